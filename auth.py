@@ -1,0 +1,52 @@
+"""Who makes a request: a bearer token in, the account of its session out."""
+
+import re
+import time
+from hashlib import sha256
+from typing import NamedTuple
+
+from peewee import Query
+
+from errors import ServiceError
+from models import Account, Session, statement, timestamp
+
+BEARER = re.compile("bearer +([0-9a-f]{64})", re.IGNORECASE)
+
+
+class SignedIn(NamedTuple):
+    accountid: str
+    administrator: bool
+
+
+def token_hash(token: str) -> str:
+    """What the database holds in place of a token."""
+    return sha256(token.encode()).hexdigest()
+
+
+def signed_in(authorization: str | None, appid: str) -> SignedIn:
+    """The caller of a request with this Authorization header, within the application.
+
+    Raises ServiceError("sign-in-required") without a session that is neither ended nor expired.
+    """
+    bearer = BEARER.fullmatch(authorization or "")
+    if bearer:
+        moment = timestamp(time.time_ns())
+        row = select_caller((appid, token_hash(bearer[1]), moment)).fetchone()
+        if row:
+            return SignedIn(row[0], bool(row[1]))
+    raise ServiceError("sign-in-required")
+
+
+@statement
+def select_caller() -> Query:
+    return (
+        Account.select(Account.accountid, Account.administrator)
+        .join(Session, on=(Session.accountid == Account.accountid))
+        .where(
+            Session.appid == "",
+            Session.tokenHash == "",
+            Session.expiresAt > "",
+            Session.endedAt.is_null(),
+            Account.appid == Session.appid,
+        )
+    )

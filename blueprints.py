@@ -1,0 +1,124 @@
+"""One blueprint for each endpoint: HTTP in, one operation, JSON out."""
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import orjson
+from flask import Blueprint, Request, Response, request, url_for
+from werkzeug.exceptions import ClientDisconnected
+
+import operations
+from auth import signed_in
+from errors import ServiceError
+from models import Listed, Profile, Session, connection, database
+
+update_profile = Blueprint("update-profile", __name__)
+create_profile = Blueprint("create-profile", __name__)
+profiles = Blueprint("profiles", __name__)
+sessions = Blueprint("sessions", __name__)
+health = Blueprint("health", __name__)
+BLUEPRINTS = (update_profile, create_profile, profiles, sessions, health)
+
+
+@update_profile.patch("/api/user/update-profile")
+def update_profile_endpoint() -> Response:
+    """Update the configured fields of one of the caller's own profiles."""
+    with connection():
+        caller, appid = sign_in()
+        profileid = request.args.get("profileid")
+        return answer(operations.update_profile(caller, profileid, body(), appid=appid))
+
+
+@create_profile.post("/api/user/create-profile")
+def create_profile_endpoint() -> Response:
+    """Create a profile for the caller's own account."""
+    with connection():
+        caller, appid = sign_in()
+        accountid = request.args.get("accountid")
+        return answer(operations.create_profile(caller, accountid, body(), appid=appid), 201)
+
+
+@profiles.get("/api/administrator/profiles")
+def profiles_endpoint() -> Response:
+    """List the application's profiles, newest first."""
+    return listing(Profile)
+
+
+@sessions.get("/api/administrator/sessions")
+def sessions_endpoint() -> Response:
+    """List the application's sessions, newest first."""
+    return listing(Session)
+
+
+@health.get("/health")
+def health_endpoint() -> Response:
+    """Tell whether the service can reach its database."""
+    with connection():
+        database.execute_sql("SELECT 1").fetchone()
+    return answer({"object": "health", "status": "ok"})
+
+
+class FormRequest(Request):
+    """A request whose broken form is an error, where Flask's is an empty form."""
+
+    def make_form_data_parser(self) -> Any:
+        parser = super().make_form_data_parser()
+        parser.silent = False
+        return parser
+
+
+def sign_in() -> tuple[operations.Caller, str]:
+    """The caller and the application of the request."""
+    appid = operations.application(request.headers.get("X-Appid"))
+    return signed_in(request.headers.get("Authorization"), appid), appid
+
+
+def body() -> dict[str, Any]:
+    """The body of the request, of whichever of the three kinds; none is an empty one."""
+    forms = ("application/x-www-form-urlencoded", "multipart/form-data")
+    if not request.content_length and "Transfer-Encoding" not in request.headers:
+        return {}
+    try:
+        if request.mimetype in forms:
+            return request.form.to_dict()
+        text = request.get_data(cache=False)
+        if text and not request.is_json:
+            raise ServiceError("unsupported-media-type")
+        values = orjson.loads(text) if text else {}
+    except (ValueError, ClientDisconnected) as error:
+        raise ServiceError("invalid-body") from error
+    if not isinstance(values, dict):
+        raise ServiceError("invalid-body")
+    return values
+
+
+def answer(value: Any, status: int = 200) -> Response:
+    """The value as JSON."""
+    return Response(orjson.dumps(value), status, content_type="application/json")
+
+
+def listing(model: Listed) -> Response:
+    """A page as JSON, sent as it is read when it is long, with a link to the next."""
+    query = {name: request.args.get(name) for name in ("accountid", "all", "limit", "offset", "after")}
+    with connection():
+        caller, appid = sign_in()
+        page = operations.read_page(model, caller, appid, query)
+    if page.rest is None:
+        response = answer(page.first or None)
+    else:
+        stream = array_text(chain([page.first], page.rest))
+        response = Response(stream, content_type="application/json")
+    if page.next:
+        kept = {name: query[name] or None for name in ("accountid", "limit")}
+        response.headers["Link"] = f'<{url_for(request.endpoint, **kept, after=page.next)}>; rel="next"'
+    return response
+
+
+def array_text(batches: Iterator[list[dict[str, Any]]]) -> Iterator[bytes]:
+    """The text of one JSON array, a batch at a time."""
+    opening = b"["
+    for batch in batches:
+        yield opening + orjson.dumps(batch)[1:-1]
+        opening = b","
+    yield b"]"

@@ -1,0 +1,139 @@
+"""The environment, checked: a mapping of variables in, the settings of one service out."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from validators import APPID, BOUNDED_FIELDS, CATALOGUE, Lengths
+
+DEFAULTS = {
+    "APPID": "default",
+    "DATABASE_URL": "sqlite:///profiles.db",
+    "USER_PROFILE_FIELDS": "contact-email,full-name",
+    "MINIMUM_PROFILE_FULL_NAME_LENGTH": "1",
+    "MAXIMUM_PROFILE_FULL_NAME_LENGTH": "50",
+    "MINIMUM_PROFILE_DISPLAY_NAME_LENGTH": "1",
+    "MAXIMUM_PROFILE_DISPLAY_NAME_LENGTH": "50",
+    "MINIMUM_PROFILE_COMPANY_NAME_LENGTH": "1",
+    "MAXIMUM_PROFILE_COMPANY_NAME_LENGTH": "50",
+    "PAGE_SIZE": "10",
+    "MAXIMUM_POST_DATA_LENGTH": "65536",
+}
+MYSQL_SCHEMES = {"mysql", "mysql2", "mysql+pymysql", "mariadb", "mariadb+pymysql"}
+SSL_MODES = ("DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
+
+
+class SettingError(ValueError):
+    """A refused setting: one line that names the variable and the value."""
+
+    def __init__(self, name: str, value: object, reason: str) -> None:
+        super().__init__(f"{name}={value}: {reason}")
+
+
+@dataclass(frozen=True)
+class DatabaseURL:
+    """Where the database is: ``path`` on SQLite, the rest on MySQL."""
+
+    engine: str
+    path: str = ""
+    host: str = ""
+    port: int = 3306
+    user: str = ""
+    password: str = field(default="", repr=False)
+    name: str = ""
+    ssl_mode: str = SSL_MODES[1]
+    ssl_ca: str | None = None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the service runs with."""
+
+    appid: str
+    database: DatabaseURL
+    user_profile_fields: tuple[str, ...]
+    lengths: Lengths
+    page_size: int
+    maximum_post_data_length: int
+
+
+def load(variables: Mapping[str, object]) -> Settings:
+    """The checked settings; an empty variable counts as not set. Raises SettingError."""
+    values = {name: str(variables.get(name) or default) for name, default in DEFAULTS.items()}
+    if not APPID.fullmatch(values["APPID"]):
+        raise SettingError("APPID", values["APPID"], f"must match {APPID.pattern}")
+    return Settings(
+        appid=values["APPID"],
+        database=database_url(values["DATABASE_URL"]),
+        user_profile_fields=profile_fields(values["USER_PROFILE_FIELDS"]),
+        lengths=tuple(length_bounds(values, name) for name in BOUNDED_FIELDS),
+        page_size=whole_number(values, "PAGE_SIZE", least=1),
+        maximum_post_data_length=whole_number(values, "MAXIMUM_POST_DATA_LENGTH", least=1),
+    )
+
+
+def whole_number(values: Mapping[str, str], name: str, least: int) -> int:
+    """The variable as a number of at least ``least`` and at most 2**31 - 1."""
+    if not re.fullmatch("[0-9]{1,10}", values[name]):
+        raise SettingError(name, values[name], "must be a whole number")
+    if not least <= int(values[name]) < 2**31:
+        raise SettingError(name, values[name], f"must be from {least} to {2**31 - 1}")
+    return int(values[name])
+
+
+def length_bounds(values: Mapping[str, str], bounded: str) -> tuple[int, int]:
+    """The inclusive length bounds of a field, in Unicode characters."""
+    name = f"PROFILE_{bounded.upper().replace('-', '_')}_LENGTH"
+    minimum = whole_number(values, f"MINIMUM_{name}", least=0)
+    maximum = whole_number(values, f"MAXIMUM_{name}", least=1)
+    if minimum > maximum:
+        raise SettingError(f"MINIMUM_{name}", minimum, f"is over MAXIMUM_{name}={maximum}")
+    return minimum, maximum
+
+
+def profile_fields(value: str) -> tuple[str, ...]:
+    """The configured input fields, in their order."""
+    names = tuple(name.strip() for name in value.split(","))
+    for name in names:
+        if name not in CATALOGUE:
+            raise SettingError("USER_PROFILE_FIELDS", value, f"there is no field {name!r}")
+        if names.count(name) > 1:
+            raise SettingError("USER_PROFILE_FIELDS", value, f"{name!r} is there twice")
+    return names
+
+
+def database_url(value: str) -> DatabaseURL:
+    """The URL as hosting providers write it; what it says beyond our options is ignored.
+
+    The line of a refusal shows the URL without its user and password.
+    """
+    shown = re.sub(r"^(\w[\w+.-]*://)?.*@", r"\1***@", value.partition("?")[0])
+    try:
+        url = urlsplit(value)
+        host, port = url.hostname or "", url.port or 3306
+    except ValueError as error:
+        raise SettingError("DATABASE_URL", shown, "is not a URL") from error
+    if url.scheme == "sqlite":
+        path = unquote(url.path[1:])
+        if not path or path == ":memory:" or host:
+            raise SettingError("DATABASE_URL", shown, "must name a file: sqlite:///profiles.db")
+        return DatabaseURL("sqlite", path=path)
+    if url.scheme not in MYSQL_SCHEMES:
+        raise SettingError("DATABASE_URL", shown, "must be sqlite:///… or mysql://…")
+    options = {re.sub("[_-]", "", name): texts[-1] for name, texts in parse_qs(url.query).items()}
+    mode = options.get("sslmode", "PREFERRED").upper()
+    if not host or not url.path.strip("/"):
+        raise SettingError("DATABASE_URL", shown, "must name a host and a database")
+    if mode not in SSL_MODES:
+        raise SettingError("DATABASE_URL", shown, f"ssl-mode is none of {', '.join(SSL_MODES)}")
+    return DatabaseURL(
+        "mysql",
+        host=host,
+        port=port,
+        user=unquote(url.username or ""),
+        password=unquote(url.password or ""),
+        name=unquote(url.path[1:]),
+        ssl_mode=mode,
+        ssl_ca=options.get("sslca"),
+    )

@@ -1,0 +1,204 @@
+"""The catalogue of the ten profile fields, and the schemas generated from it."""
+
+import re
+from collections.abc import Mapping
+from datetime import date, datetime
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from marshmallow import EXCLUDE, Schema, ValidationError, fields, validate
+
+from errors import ServiceError
+
+APPID = re.compile("[A-Za-z0-9._-]{1,64}")
+IDENTIFIER = re.compile("(acct|prof|sess)_[0-9a-f]{16}")
+LARGEST_INTEGER = 2**63 - 1
+"""What LIMIT and OFFSET hold on SQLite; MySQL's are larger."""
+
+
+def is_identifier(prefix: str, text: object) -> bool:
+    """Whether the text has the form of an identifier; one that has not names nothing."""
+    match = isinstance(text, str) and IDENTIFIER.fullmatch(text)
+    return bool(match) and match[1] == prefix
+
+
+class CatalogueRow(NamedTuple):
+    property: str
+    rule: str
+
+
+CATALOGUE = {
+    # input field                   property        rule
+    "full-name":       CatalogueRow("fullName",     "name"),
+    "contact-email":   CatalogueRow("contactEmail", "email"),
+    "display-email":   CatalogueRow("displayEmail", "email"),
+    "display-name":    CatalogueRow("displayName",  "name"),
+    "company-name":    CatalogueRow("companyName",  "name"),
+    "dob":             CatalogueRow("dob",          "date"),
+    "phone":           CatalogueRow("phone",        "text"),
+    "occupation":      CatalogueRow("occupation",   "text"),
+    "location":        CatalogueRow("location",     "text"),
+    "website":         CatalogueRow("website",      "text"),
+}  # fmt: skip
+BOUNDED_FIELDS = tuple(name for name, row in CATALOGUE.items() if row.rule == "name")
+
+Lengths = tuple[tuple[int, int], ...]
+"""The inclusive (minimum, maximum) lengths of the bounded fields, in Unicode characters."""
+
+ISO_DATE = re.compile(r"(\d{4}-\d\d-\d\d|\d{8}|\d{4}-?W\d\d-?[1-7]|\d{4}-?\d{3})(?:[T ].*)?", re.ASCII)
+
+
+def parse_date(text: str) -> date:
+    """The complete date written in the text, ISO 8601 first, a time after it left out.
+
+    Nothing is filled in from today: a written date is read twice, over two defaults that
+    differ in year, month and day, and both readings must agree. Raises ValueError.
+    """
+    from dateutil import parser
+
+    if not 0 < len(text) <= 64 or not text.isascii() or text[0] in "+-":
+        # No date is longer, dateutil reads only English, and it would drop the sign of a year.
+        raise ValueError("not a date")
+    if iso := ISO_DATE.fullmatch(text):
+        try:
+            parser.isoparse(text.replace(" ", "T", 1))
+            return parser.isoparse(iso[1]).date()
+        except ValueError:
+            pass  # such as 1950-01-31 10:30 PM, which is a written date
+    readings = {
+        parser.parse(text, default=default, ignoretz=True).date()
+        for default in (datetime(2001, 1, 1), datetime(2002, 12, 28))
+    }
+    day = readings.pop()
+    if readings or not re.search(rf"(?<!\d){day.year:04}(?!\d)", text):
+        raise ValueError("not a complete date")
+    return day
+
+
+class Text(fields.String):
+    """A text stored exactly as sent; every failure is ``invalid-<field>``."""
+
+    def __init__(self, field: str, **options: Any) -> None:
+        code = f"invalid-{field}"
+        messages = {key: code for key in ("required", "null", "invalid", "invalid_utf8")}
+        rules = [validate.Length(min=1, error=code), *options.pop("rules", ())]
+        super().__init__(
+            data_key=field, required=True, error_messages=messages, validate=rules, **options
+        )
+
+    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> str:
+        text = super()._deserialize("true" if value is True else value, *args, **kwargs)
+        try:
+            text.encode()  # a lone surrogate, which JSON can write, is no text and cannot be stored
+        except UnicodeEncodeError as error:
+            raise self.make_error("invalid_utf8") from error
+        return text
+
+
+class Date(Text):
+    """A date, stored as YYYY-MM-DD."""
+
+    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> str:
+        try:
+            return parse_date(super()._deserialize(value, *args, **kwargs)).isoformat()
+        except (ValueError, OverflowError) as error:
+            raise self.make_error("invalid") from error
+
+
+def email_rule(field: str, *, strict: bool) -> Any:
+    """An ``@`` that is not the first character and, when strict, a valid address."""
+
+    def check(address: str) -> None:
+        if address.find("@") < 1:
+            raise ValidationError(f"invalid-{field}")
+        if strict:
+            from email_validator import EmailNotValidError, validate_email
+
+            try:
+                validate_email(address, check_deliverability=False, strict=True)
+            except EmailNotValidError as error:
+                raise ValidationError(f"invalid-{field}") from error
+
+    return check
+
+
+def profile_field(field: str, lengths: Lengths, *, creating: bool) -> Text:
+    """The marshmallow field of an input field, by its rule in the catalogue."""
+    rule = CATALOGUE[field].rule
+    if rule == "date":
+        return Date(field)
+    if rule == "email":
+        return Text(field, rules=[email_rule(field, strict=creating)])
+    if rule == "name":
+        least, most = lengths[BOUNDED_FIELDS.index(field)]
+        return Text(field, rules=[validate.Length(least, most, error=f"invalid-{field}-length")])
+    return Text(field)
+
+
+class ConfiguredSchema(Schema):
+    """What every generated schema shares: input it does not name is left out."""
+
+    class Meta:
+        unknown = EXCLUDE
+
+
+@lru_cache(maxsize=256)
+def profile_schema(names: tuple[str, ...], lengths: Lengths, *, creating: bool) -> Schema:
+    """The schema of a list of input fields, built once for each list and operation."""
+    row = {CATALOGUE[n].property: profile_field(n, lengths, creating=creating) for n in names}
+    return ConfiguredSchema.from_dict(row, name="CreateProfile" if creating else "UpdateProfile")()
+
+
+def profile_values(
+    body: object, names: tuple[str, ...], lengths: Lengths, *, creating: bool
+) -> dict[str, str]:
+    """The checked values by property; raises ServiceError for the first field that fails."""
+    if not isinstance(body, Mapping):
+        raise ServiceError("invalid-body")
+    try:
+        return profile_schema(names, lengths, creating=creating).load(body)
+    except ValidationError as error:
+        first = next(name for name in names if name in error.messages_dict)
+        raise ServiceError(error.messages_dict[first][0]) from None
+
+
+class WholeNumber(fields.Integer):
+    """ASCII digits, or a number in-process, that the database can count to."""
+
+    def __init__(self, name: str, **options: Any) -> None:
+        self.code = f"invalid-{name}"
+        super().__init__(validate=validate.Range(0, LARGEST_INTEGER, error=self.code), **options)
+
+    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> int:
+        if type(value) is not int and not re.fullmatch("0*[0-9]{1,19}", str(value)):
+            raise ValidationError(self.code)
+        return int(value)
+
+
+class ListingSchema(ConfiguredSchema):
+    """The query of a listing; a parameter that is empty counts as not given."""
+
+    accountid = fields.String(load_default=None)
+    all = fields.Raw()
+    limit = WholeNumber("limit")
+    offset = WholeNumber("offset", load_default=0)
+    after = fields.String(
+        load_default=None, validate=validate.Regexp(IDENTIFIER, error="invalid-after")
+    )
+
+
+LISTING_SCHEMA = ListingSchema()
+
+
+def listing_query(given: Mapping[str, Any], *, page_size: int) -> dict[str, Any]:
+    """The checked query, its limit filled in; ``all`` overrules limit and offset.
+
+    Raises ServiceError: invalid-limit, invalid-offset, invalid-after.
+    """
+    query = {k: v for k, v in given.items() if v is not None and v is not False and v != ""}
+    if "all" in query:
+        query |= {"limit": LARGEST_INTEGER, "offset": 0}
+    try:
+        return LISTING_SCHEMA.load({"limit": page_size, **query})
+    except ValidationError as error:
+        raise ServiceError(next(iter(error.messages_dict.values()))[0]) from None
