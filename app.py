@@ -7,7 +7,6 @@ from typing import Any
 
 from click import ClickException
 from flask import Flask, Response
-from gunicorn.errors import AppImportError
 from werkzeug.exceptions import HTTPException
 
 import config
@@ -20,8 +19,8 @@ RETRY_SECONDS = "2"
 CODES = {status: code for code, status in STATUSES.items()}
 
 
-class StartError(ClickException, AppImportError):
-    """A start refused, which the flask command and gunicorn both tell in one line and end."""
+class StartError(ClickException, RuntimeError):
+    """A start refused: ``flask`` tells the first in one line, ``gunicorn --preload`` the second."""
 
 
 def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from peewee import Query
 
 from errors import ServiceError
-from models import Account, Session, statement, timestamp
+from models import Account, Session, place, statement, timestamp
 
 BEARER = re.compile("bearer +([0-9a-f]{64})", re.IGNORECASE)
 
@@ -31,7 +31,7 @@ def signed_in(authorization: str | None, appid: str) -> SignedIn:
     bearer = BEARER.fullmatch(authorization or "")
     if bearer:
         moment = timestamp(time.time_ns())
-        row = select_caller((appid, token_hash(bearer[1]), moment)).fetchone()
+        row = select_caller(appid=appid, hash=token_hash(bearer[1]), moment=moment).fetchone()
         if row:
             return SignedIn(row[0], bool(row[1]))
     raise ServiceError("sign-in-required")
@@ -43,9 +43,9 @@ def select_caller() -> Query:
         Account.select(Account.accountid, Account.administrator)
         .join(Session, on=(Session.accountid == Account.accountid))
         .where(
-            Session.appid == "",
-            Session.tokenHash == "",
-            Session.expiresAt > "",
+            Session.appid == place("appid"),
+            Session.tokenHash == place("hash"),
+            Session.expiresAt > place("moment"),
             Session.endedAt.is_null(),
             Account.appid == Session.appid,
         )

@@ -6,7 +6,6 @@ from typing import Any
 
 import orjson
 from flask import Blueprint, Request, Response, request, url_for
-from werkzeug.exceptions import ClientDisconnected
 
 import operations
 from auth import signed_in
@@ -77,16 +76,18 @@ def sign_in() -> tuple[operations.Caller, str]:
 def body() -> dict[str, Any]:
     """The body of the request, of whichever of the three kinds; none is an empty one."""
     forms = ("application/x-www-form-urlencoded", "multipart/form-data")
-    if not request.content_length and "Transfer-Encoding" not in request.headers:
+    text = request.get_data()
+    if len(text) < (request.content_length or 0):  # gunicorn hands on a body that was cut short
+        raise ServiceError("invalid-body")
+    if not text:
         return {}
     try:
         if request.mimetype in forms:
             return request.form.to_dict()
-        text = request.get_data(cache=False)
-        if text and not request.is_json:
+        if not request.is_json:
             raise ServiceError("unsupported-media-type")
-        values = orjson.loads(text) if text else {}
-    except (ValueError, ClientDisconnected) as error:
+        values = orjson.loads(text)
+    except ValueError as error:
         raise ServiceError("invalid-body") from error
     if not isinstance(values, dict):
         raise ServiceError("invalid-body")
@@ -100,7 +101,9 @@ def answer(value: Any, status: int = 200) -> Response:
 
 def listing(model: Listed) -> Response:
     """A page as JSON, sent as it is read when it is long, with a link to the next."""
-    query = {name: request.args.get(name) for name in ("accountid", "all", "limit", "offset", "after")}
+    query = {
+        name: request.args.get(name) for name in ("accountid", "all", "limit", "offset", "after")
+    }
     with connection():
         caller, appid = sign_in()
         page = operations.read_page(model, caller, appid, query)
@@ -111,7 +114,9 @@ def listing(model: Listed) -> Response:
         response = Response(stream, content_type="application/json")
     if page.next:
         kept = {name: query[name] or None for name in ("accountid", "limit")}
-        response.headers["Link"] = f'<{url_for(request.endpoint, **kept, after=page.next)}>; rel="next"'
+        response.headers["Link"] = (
+            f'<{url_for(request.endpoint, **kept, after=page.next)}>; rel="next"'
+        )
     return response
 
 

@@ -191,7 +191,9 @@ def demo() -> str:
     people = [create_account(settings().appid) for _ in range(3)]
     made = [
         create_profile(Account(**person), person["accountid"], demo_fields(name))
-        for person, name in zip(people, ("Ada Lovelace", "Grace Hopper", "Edsger Dijkstra"), strict=True)
+        for person, name in zip(
+            people, ("Ada Lovelace", "Grace Hopper", "Edsger Dijkstra"), strict=True
+        )
     ]
     user = f"-H 'Authorization: Bearer {create_session(people[0]['accountid'], 28_800)['token']}'"
     token = create_session(administrator["accountid"], 28_800)["token"]

@@ -6,7 +6,7 @@ from datetime import date, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from marshmallow import EXCLUDE, Schema, ValidationError, fields, validate
+from marshmallow import EXCLUDE, Schema, ValidationError, fields, validate, validates
 
 from errors import ServiceError
 
@@ -45,7 +45,9 @@ BOUNDED_FIELDS = tuple(name for name, row in CATALOGUE.items() if row.rule == "n
 Lengths = tuple[tuple[int, int], ...]
 """The inclusive (minimum, maximum) lengths of the bounded fields, in Unicode characters."""
 
-ISO_DATE = re.compile(r"(\d{4}-\d\d-\d\d|\d{8}|\d{4}-?W\d\d-?[1-7]|\d{4}-?\d{3})(?:[T ].*)?", re.ASCII)
+ISO_DATE = re.compile(
+    r"(\d{4}-\d\d-\d\d|\d{8}|\d{4}-?W\d\d-?[1-7]|\d{4}-?\d{3})(?:[T ].*)?", re.ASCII
+)
 
 
 def parse_date(text: str) -> date:
@@ -182,9 +184,12 @@ class ListingSchema(ConfiguredSchema):
     all = fields.Raw()
     limit = WholeNumber("limit")
     offset = WholeNumber("offset", load_default=0)
-    after = fields.String(
-        load_default=None, validate=validate.Regexp(IDENTIFIER, error="invalid-after")
-    )
+    after = fields.String(load_default=None)
+
+    @validates("after")
+    def check_after(self, after: str | None, **options: Any) -> None:
+        if after and not IDENTIFIER.fullmatch(after):
+            raise ValidationError("invalid-after")
 
 
 LISTING_SCHEMA = ListingSchema()

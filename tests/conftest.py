@@ -109,13 +109,13 @@ class Person:
     def get(self, path, **options):
         return self.client.get(path, headers=self.headers, **options)
 
-    def create(self, body=None, accountid=None, **options):
+    def create(self, data=None, accountid=None, **options):
         path = f"/api/user/create-profile?accountid={accountid or self.accountid}"
-        return self.client.post(path, headers=self.headers, data=body, **options)
+        return self.client.post(path, headers=self.headers, data=data, **options)
 
-    def update(self, profileid, body=None, **options):
+    def update(self, profileid, data=None, **options):
         path = f"/api/user/update-profile?profileid={profileid}"
-        return self.client.patch(path, headers=self.headers, data=body, **options)
+        return self.client.patch(path, headers=self.headers, data=data, **options)
 
 
 @pytest.fixture
@@ -192,12 +192,20 @@ class Served:
             os.killpg(self.process.pid, sign)
         self.process.wait(60)
 
+    def flask(self, *command):
+        """A flask command, run to its end."""
+        return subprocess.run(
+            [sys.executable, "-m", "flask", *command],
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+        )
+
     def run(self, *command):
         """The JSON that a flask command prints last."""
-        flask = [sys.executable, "-m", "flask", *command]
-        done = subprocess.run(
-            flask, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=True
-        )
+        done = self.flask(*command)
+        assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 
 

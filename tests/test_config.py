@@ -1,0 +1,116 @@
+"""The settings: what each takes, and how a refusal reads."""
+
+import pytest
+
+import config
+from app import StartError, create_app
+from models import ssl_options
+
+REFUSED = [
+    ("APPID", "a b", "APPID=a b: must match [A-Za-z0-9._-]{1,64}"),
+    ("APPID", "x" * 65, f"APPID={'x' * 65}: must match [A-Za-z0-9._-]{{1,64}}"),
+    (
+        "USER_PROFILE_FIELDS",
+        "full-name,age",
+        "USER_PROFILE_FIELDS=full-name,age: there is no field 'age'",
+    ),
+    ("USER_PROFILE_FIELDS", "dob,dob", "USER_PROFILE_FIELDS=dob,dob: 'dob' is there twice"),
+    ("USER_PROFILE_FIELDS", "dob,", "USER_PROFILE_FIELDS=dob,: there is no field ''"),
+    (
+        "USER_PROFILE_FIELDS",
+        "fullName",
+        "USER_PROFILE_FIELDS=fullName: there is no field 'fullName'",
+    ),
+    ("PAGE_SIZE", "0", "PAGE_SIZE=0: must be from 1 to 2147483647"),
+    ("PAGE_SIZE", "ten", "PAGE_SIZE=ten: must be a whole number"),
+    ("PAGE_SIZE", "-1", "PAGE_SIZE=-1: must be a whole number"),
+    ("PAGE_SIZE", "１", "PAGE_SIZE=１: must be a whole number"),
+    ("MAXIMUM_POST_DATA_LENGTH", "1e3", "MAXIMUM_POST_DATA_LENGTH=1e3: must be a whole number"),
+    ("MAXIMUM_POST_DATA_LENGTH", "9999999999", "MAXIMUM_POST_DATA_LENGTH=9999999999: must be from"),
+    (
+        "MINIMUM_PROFILE_FULL_NAME_LENGTH",
+        "51",
+        "MINIMUM_PROFILE_FULL_NAME_LENGTH=51: is over MAXIMUM_PROFILE_FULL_NAME_LENGTH=50",
+    ),
+    ("MAXIMUM_PROFILE_DISPLAY_NAME_LENGTH", "0", "MAXIMUM_PROFILE_DISPLAY_NAME_LENGTH=0: must be"),
+    ("MINIMUM_PROFILE_COMPANY_NAME_LENGTH", "x", "MINIMUM_PROFILE_COMPANY_NAME_LENGTH=x: must be"),
+    ("DATABASE_URL", "postgres://u:secret@h/d", "DATABASE_URL=postgres://***@h/d: must be"),
+    ("DATABASE_URL", "u:secret@tcp(h)/d", "DATABASE_URL=***@tcp(h)/d: must be"),
+    ("DATABASE_URL", "mysql://u:se/cret@h/d", "DATABASE_URL=mysql://***@h/d: is not a URL"),
+    ("DATABASE_URL", "mysql://u:secret@h", "DATABASE_URL=mysql://***@h: must name a host and"),
+    ("DATABASE_URL", "mysql://u:secret@h:x/d", "DATABASE_URL=mysql://***@h:x/d: is not a URL"),
+    ("DATABASE_URL", "mysql:///d", "DATABASE_URL=mysql:///d: must name a host and a database"),
+    ("DATABASE_URL", "mysql://h/d?ssl-mode=MAYBE", "DATABASE_URL=mysql://h/d: ssl-mode is none of"),
+    ("DATABASE_URL", "profiles.db", "DATABASE_URL=profiles.db: must be sqlite:///… or mysql://…"),
+    ("DATABASE_URL", "sqlite://", "DATABASE_URL=sqlite://: must name a file"),
+    ("DATABASE_URL", "sqlite://profiles.db", "DATABASE_URL=sqlite://profiles.db: must name a file"),
+    ("DATABASE_URL", "sqlite:///:memory:", "DATABASE_URL=sqlite:///:memory:: must name a file"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "line"), REFUSED)
+def test_refused(name, value, line):
+    with pytest.raises(StartError) as caught:
+        create_app({name: value})
+    assert str(caught.value).startswith(line)
+    assert "secret" not in str(caught.value)
+
+
+def test_the_start_ends_with_the_line(serve, tmp_path):
+    service = serve(f"sqlite:///{tmp_path}/x.db", wait=False, PAGE_SIZE="ten")
+    assert service.process.wait(20) != 0
+    assert service.log.read_text().strip() == "Error: PAGE_SIZE=ten: must be a whole number"
+    done = service.flask("init-db")
+    assert (done.returncode, done.stderr) == (1, "Error: PAGE_SIZE=ten: must be a whole number\n")
+
+
+def test_defaults():
+    settings = config.load({"PAGE_SIZE": "", "APPID": ""})
+    assert settings == config.Settings(
+        appid="default",
+        database=config.DatabaseURL("sqlite", path="profiles.db"),
+        user_profile_fields=("contact-email", "full-name"),
+        lengths=((1, 50), (1, 50), (1, 50)),
+        page_size=10,
+        maximum_post_data_length=65536,
+    )
+
+
+def test_fields_keep_their_order_and_lose_their_spaces():
+    settings = config.load({"USER_PROFILE_FIELDS": "website, dob ,full-name"})
+    assert settings.user_profile_fields == ("website", "dob", "full-name")
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("sqlite:////var/lib/a%20b.db", {"path": "/var/lib/a b.db"}),
+        ("sqlite:///data/profiles.db", {"path": "data/profiles.db"}),
+        ("mysql://u@h/d?reconnect=true", {"host": "h", "user": "u", "name": "d", "port": 3306}),
+        ("mysql://u:p%40s%2Fs@h:3307/d", {"password": "p@s/s", "port": 3307}),
+        ("mysql2://u%2B:p@h/d?charset=utf8mb4", {"user": "u+", "engine": "mysql"}),
+        ("mysql+pymysql://u:p@[::1]/d", {"host": "::1"}),
+        ("mariadb://u:p@h/d%2Dname", {"name": "d-name", "ssl_mode": "PREFERRED"}),
+        ("mysql://u:p@h/d?ssl-mode=REQUIRED", {"ssl_mode": "REQUIRED"}),
+        ("mysql://u:p@h/d?ssl_mode=verify_ca&ssl-ca=/ca.pem", {"ssl_ca": "/ca.pem"}),
+    ],
+)
+def test_database_urls(url, expected):
+    parsed = config.database_url(url)
+    assert {name: getattr(parsed, name) for name in expected} == expected
+    assert "p@s/s" not in repr(parsed)
+
+
+def test_ssl_modes():
+    def options(mode):
+        return ssl_options(config.database_url(f"mysql://h/d?ssl-mode={mode}"))
+
+    assert options("DISABLED") == {"ssl_disabled": True}
+    assert options("PREFERRED") == {}
+    contexts = {mode: options(mode)["ssl"] for mode in ("REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")}
+    checks = {m: (int(c.verify_mode), c.check_hostname) for m, c in contexts.items()}
+    assert checks == {
+        "REQUIRED": (0, False),
+        "VERIFY_CA": (2, False),
+        "VERIFY_IDENTITY": (2, True),
+    }

@@ -1,0 +1,372 @@
+"""The two listings: order, paging, filters, cursors, long answers, and what they cost."""
+
+import itertools
+import re
+import threading
+from secrets import token_hex
+from types import SimpleNamespace
+
+import pytest
+from conftest import Person, assert_error
+
+import models
+import operations
+from auth import token_hash
+from errors import ServiceError
+from models import Profile, Session, connection, database, identifier, timestamp
+from operations import BATCH, create_profile, list_profiles, list_sessions
+
+PATHS = {Profile: "/api/administrator/profiles", Session: "/api/administrator/sessions"}
+ADMINISTRATOR = SimpleNamespace(accountid="acct_0123456789abcdef", administrator=True)
+STARTS = itertools.count(1_700_000_000_000_000_000, 10**12)
+EARLIEST = itertools.count(1)
+both = pytest.mark.parametrize("model", [Profile, Session])
+
+
+def fill(model, appid, count, *, accountid=None, step=300_000):
+    """Make rows some three to a millisecond, and answer their public ids, newest first."""
+    prefix, rows, start = model.PUBLIC_ID[:4], [], next(STARTS)
+    for moment in range(start, start + count * step, step):
+        row = {field.name: None for field in model._meta.sorted_fields}
+        row |= {"id": moment, model.PUBLIC_ID: identifier(prefix), "appid": appid}
+        row |= {"accountid": accountid or identifier("acct"), "createdAt": timestamp(moment)}
+        row |= {"updatedAt": timestamp(moment)}
+        if model is Session:
+            row |= {"tokenHash": token_hash(token_hex(8)), "duration": 60, "csrfToken": "c"}
+            row |= {"expiresAt": timestamp(moment), "lastVerifiedAt": timestamp(moment)}
+        else:
+            row |= {"fullName": f"Number {moment}"}
+        rows.append(row)
+    with connection(), database.atomic():
+        for at in range(0, count, 500):
+            model.insert_many(rows[at : at + 500]).execute()
+    return [row[model.PUBLIC_ID] for row in reversed(rows)]
+
+
+def ids(model, rows):
+    return [row[model.PUBLIC_ID] for row in rows or []]
+
+
+def walk(person, path):
+    """Every page, by the links."""
+    pages = []
+    while path:
+        response = person.get(path)
+        assert response.status_code == 200
+        pages.append(response.json)
+        link = re.fullmatch('<(.*)>; rel="next"', response.headers.get("Link", "<>"))
+        path = link[1] if link else None
+    return pages
+
+
+@pytest.fixture
+def lists(app, model):
+    operation = {Profile: list_profiles, Session: list_sessions}[model]
+    return lambda **query: ids(model, operation(ADMINISTRATOR, appid="listed", **query))
+
+
+@pytest.fixture
+def made(app, model):
+    """Thirty rows of an application of their own, which only these tests read."""
+    appid = app.config["SETTINGS"].appid
+    return SimpleNamespace(appid=appid, ids=fill(model, appid, 30))
+
+
+@both
+def test_newest_first_a_page_at_a_time(app, model, made):
+    person = listing_person(app, model, made)
+    assert ids(model, person.get(PATHS[model]).json) == made.ids[:10]
+    for query, expected in [
+        ("limit=3", made.ids[:3]),
+        ("limit=3&offset=4", made.ids[4:7]),
+        ("offset=25", made.ids[25:]),
+        ("offset=25&limit=5", made.ids[25:30]),
+        ("limit=&offset=", made.ids[:10]),
+        ("limit=030", made.ids[:30]),
+        ("limit=9223372036854775807", made.ids),
+        ("all=true", made.ids),
+        ("all=false", made.ids),
+        ("all=1&limit=x&offset=-1", made.ids),
+        ("all=", made.ids[:10]),
+        (f"after={made.ids[4]}", made.ids[5:15]),
+        (f"after={made.ids[4]}&limit=2&offset=3", made.ids[8:10]),
+        (f"after={made.ids[4]}&all=1", made.ids[5:]),
+    ]:
+        assert ids(model, person.get(f"{PATHS[model]}?{query}").json) == expected, query
+
+
+def listing_person(app, model, made):
+    """An administrator who sees the made rows alone: its own session is not counted."""
+    person = Person(app, administrator=True)
+    if model is Session:
+        earliest = next(EARLIEST)
+        with connection():
+            Session.update(id=earliest, createdAt=timestamp(earliest)).where(
+                Session.sessionid == person.session["sessionid"]
+            ).execute()
+        made.ids.append(person.session["sessionid"])
+    return person
+
+
+@both
+@pytest.mark.parametrize(
+    "query", ["offset=31", "offset=9223372036854775807", "limit=0", "accountid=acct_x"]
+)
+def test_nothing_is_null(app, model, made, query):
+    person = listing_person(app, model, made)
+    response = person.get(f"{PATHS[model]}?{query}")
+    assert (response.status_code, response.data) == (200, b"null")
+    assert "Link" not in response.headers
+
+
+@both
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        *((f"limit={text}", "invalid-limit") for text in ("-1", "x", "1.0", "٣", "+1", "1e3", " ")),
+        *((f"offset={text}", "invalid-offset") for text in ("-1", "x", "0x1", "１", "1 ")),
+        ("limit=9223372036854775808", "invalid-limit"),
+        ("offset=9223372036854775808", "invalid-offset"),
+        ("limit=" + "9" * 4000, "invalid-limit"),
+        ("limit=x&offset=x&after=x", "invalid-limit"),
+        ("after=x", "invalid-after"),
+        ("after=prof_0123456789abcdef", "invalid-after"),
+        ("after=sess_0123456789abcdef", "invalid-after"),
+        ("after=sess_0123456789abcdef&all=1", "invalid-after"),
+        ("after=acct_0123456789abcdef", "invalid-after"),
+    ],
+)
+def test_refused_queries(administrator, model, query, code):
+    assert_error(administrator.get(f"{PATHS[model]}?{query}"), 400, code)
+
+
+@both
+def test_filter_by_account(app, model):
+    appid = app.config["SETTINGS"].appid
+    mine = fill(model, appid, 25, accountid="acct_00000000000000aa")
+    fill(model, appid, 25, accountid="acct_00000000000000bb")
+    fill(model, "another", 5, accountid="acct_00000000000000aa")
+    person = Person(app, administrator=True)
+    path = f"{PATHS[model]}?accountid=acct_00000000000000aa"
+    assert [ids(model, page) for page in walk(person, path)] == [mine[:10], mine[10:20], mine[20:]]
+    assert ids(model, person.get(f"{path}&all=1").json) == mine
+    assert ids(model, person.get(f"{path}&offset=20&limit=2").json) == mine[20:22]
+    assert person.get(f"{PATHS[model]}?accountid=acct_00000000000000cc").json is None
+
+
+@both
+@pytest.mark.parametrize("limit", [1, 7, 10, 15, 29, 30, 31])
+def test_links_lead_through_everything_once(app, model, made, limit):
+    person = listing_person(app, model, made)
+    total = len(made.ids)
+    pages = walk(person, f"{PATHS[model]}?limit={limit}")
+    assert [row_id for page in pages for row_id in ids(model, page)] == made.ids
+    assert [len(page) for page in pages[:-1]] == [limit] * ((total - 1) // limit)
+
+
+def test_the_link_is_relative_and_keeps_the_query(app, user, administrator):
+    made = [create_profile(user.account, user.accountid, body(n)) for n in range(3)]
+    path = f"/api/administrator/profiles?accountid={user.accountid}&limit=2&offset=0"
+    response = administrator.get(path)
+    assert response.headers["Link"] == (
+        f"</api/administrator/profiles?accountid={user.accountid}&limit=2"
+        f'&after={made[1]["profileid"]}>; rel="next"'
+    )
+    assert response.json == made[:0:-1]
+
+
+def body(number):
+    return {"contact-email": f"{number}@example.com", "full-name": f"Number {number}"}
+
+
+def test_paging_while_rows_are_added(app, user, administrator):
+    made = [create_profile(user.account, user.accountid, body(n)) for n in range(6)]
+    seen, path = [], "/api/administrator/profiles?limit=2"
+    while path:
+        response = administrator.get(path)
+        seen += response.json
+        create_profile(user.account, user.accountid, body(99))
+        link = response.headers.get("Link")
+        path = link and link[1 : link.index(">")]
+    assert seen == made[::-1]
+
+
+# Long answers
+
+
+@both
+@pytest.mark.parametrize("count", [BATCH - 1, BATCH, BATCH + 1, 2 * BATCH, 2 * BATCH + 1])
+def test_all_in_batches(app, model, count):
+    made = fill(model, "listed-" + token_hex(4), count)
+    appid = model.select(model.appid).where(getattr(model, model.PUBLIC_ID) == made[0]).scalar()
+    operation = {Profile: list_profiles, Session: list_sessions}[model]
+    assert ids(model, operation(ADMINISTRATOR, all=True, appid=appid)) == made
+    assert ids(model, operation(ADMINISTRATOR, limit=count, appid=appid)) == made
+
+
+@both
+def test_long_pages_link_to_the_next(app, model):
+    appid = app.config["SETTINGS"].appid
+    made = fill(model, appid, 2 * BATCH + 60, accountid="acct_00000000000000aa")
+    person = Person(app, administrator=True)
+    path = f"{PATHS[model]}?accountid=acct_00000000000000aa&limit={BATCH + 20}"
+    pages = [ids(model, page) for page in walk(person, path)]
+    assert pages == [made[: BATCH + 20], made[BATCH + 20 : 2 * BATCH + 40], made[2 * BATCH + 40 :]]
+
+
+def test_a_long_page_is_the_same_whatever_is_added_or_purged(app):
+    appid = app.config["SETTINGS"].appid
+    made = fill(Session, appid, 3 * BATCH)
+    query = {"limit": 2 * BATCH + 1}
+    page = operations.read_page(Session, ADMINISTRATOR, appid, query)
+    newer = fill(Session, appid, 5)
+    with connection():
+        Session.delete().where(Session.sessionid << made[BATCH : BATCH + 50]).execute()
+    seen = ids(Session, page.everything())
+    assert seen == [*made[:BATCH], *made[BATCH + 50 : 2 * BATCH + 1]]
+    assert page.next == made[2 * BATCH]
+    assert ids(Session, list_sessions(ADMINISTRATOR, limit=5, appid=appid)) == newer
+
+
+def test_a_long_answer_is_sent_as_it_is_read(app, administrator):
+    fill(Profile, administrator.appid, 3 * BATCH)
+    response = administrator.get("/api/administrator/profiles?all=1")
+    assert response.is_streamed
+    chunks = list(response.iter_encoded())
+    assert len(chunks) == 4
+    assert b"".join(chunks).count(b'"profileid"') == 3 * BATCH
+
+
+# Objects
+
+
+def test_a_session_as_it_is_listed(administrator):
+    made = dict(administrator.session)
+    del made["token"]
+    assert administrator.get("/api/administrator/sessions").json == [made]
+    assert list(made) == [
+        *("sessionid", "object", "appid", "accountid", "duration", "csrfToken", "expiresAt"),
+        *("lastVerifiedAt", "ended", "createdAt", "updatedAt"),
+    ]
+    assert re.fullmatch("sess_[0-9a-f]{16}", made["sessionid"])
+    assert re.fullmatch("[0-9a-f]{64}", made["csrfToken"])
+    assert (made["object"], made["duration"], made["ended"]) == ("session", 60, False)
+
+
+def test_profiles_made_together_keep_their_order(app, user, monkeypatch):
+    start = next(STARTS)
+    moments = iter([start + 999_997, start + 999_998, start + 999_998, start + 1_000_001])
+    monkeypatch.setattr(operations, "now", lambda: next(moments))
+    made = [create_profile(user.account, user.accountid, body(n)) for n in range(4)]
+    assert [row["createdAt"][-4:] for row in made] == ["000Z", "000Z", "000Z", "001Z"]
+    assert list_profiles(ADMINISTRATOR) == made[::-1]
+
+
+def test_the_clock_never_stands_still_nor_turns_back(monkeypatch):
+    times = iter([1000, 1000, 500, 1001, 2000])
+    monkeypatch.setattr(models.time, "time_ns", lambda: next(times))
+    clock = models.Clock()
+    assert [clock() for _ in range(5)] == [1000, 1001, 1002, 1003, 2000]
+
+
+def test_timestamps():
+    assert timestamp(0) == "1970-01-01T00:00:00.000Z"
+    assert timestamp(1_700_000_000_999_999_999) == "2023-11-14T22:13:20.999Z"
+
+
+# What they cost
+
+
+@pytest.fixture
+def statements(app):
+    """The statements run since, as the database was given them."""
+    ran = []
+    hook = ran.append
+    database.query_hooks.append(hook)
+    yield ran
+    database.query_hooks.remove(hook)
+
+
+def test_statements_of_each_request(app, user, administrator, statements):
+    form = {"contact-email": "a@example.com", "full-name": "A"}
+    made = user.create(form).json
+    assert len(statements) <= 3
+    statements.clear()
+    newest = user.create({**form, "default": "true"}).json["profileid"]
+    assert len(statements) <= 4
+    statements.clear()
+    user.update(made["profileid"], form)
+    assert len(statements) <= 3
+    for path, cursor in zip(PATHS.values(), (newest, administrator.session["sessionid"])):
+        for query in ("", "limit=1", "offset=1", f"after={cursor}", "all=1", "limit=1&offset=1"):
+            statements.clear()
+            assert administrator.get(f"{path}?{query}").json is not None
+            assert len(statements) <= 2, query
+
+
+@both
+@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize("bound", ["before", "after"])
+@pytest.mark.parametrize("skipping", [False, True])
+def test_plans_read_one_range_of_one_index(app, statements, model, filtered, bound, skipping):
+    """On MariaDB the range is on the full key; nothing is sorted but a page of keys."""
+    appid = "plan-" + token_hex(4)
+    accountid = "acct_00000000000000aa"
+    made = fill(model, appid, 600, accountid=accountid)
+    scope = {"appid": appid} | ({"accountid": accountid} if filtered else {})
+    places = {"before": next(STARTS)} if bound == "before" else {"after": made[300]}
+    if skipping:
+        places["offset"] = 5
+    with connection():
+        operations.read_rows(model, scope, **places, count=10)
+        event = statements[-1]
+        plan = database.execute_sql(
+            ("EXPLAIN QUERY PLAN " if database.param == "?" else "EXPLAIN ") + event.sql,
+            event.params,
+        ).fetchall()
+    index = "_".join((model._meta.table_name, *scope, "id"))
+    if database.param == "?":
+        steps = [row[3] for row in plan]
+        wanted = " AND ".join([*(f"{name}=?" for name in scope), "id<?"])
+        assert any(f"INDEX {index} (" in step and wanted in step for step in steps), steps
+        assert skipping or not any("TEMP B-TREE" in step for step in steps), steps
+        assert not any(step.startswith("SCAN") and "keys" not in step for step in steps), steps
+    else:
+        reads = [row for row in plan if row[5] == index]
+        assert [(row[3], row[6]) for row in reads] == [("range", str(66 * len(scope) + 8))], plan
+        assert skipping or "filesort" not in str(plan), plan
+
+
+def test_two_applications_share_no_row(app, make_app):
+    other = make_app()
+    mine, theirs = Person(app, administrator=True), Person(other, administrator=True)
+    with other.app_context():
+        foreign = create_profile(theirs.account, theirs.accountid, body(1))
+    for path in PATHS.values():
+        assert all(row["appid"] == mine.appid for row in mine.get(path).json or [])
+        assert mine.get(f"{path}?accountid={theirs.accountid}").json is None
+    profiles, sessions = PATHS.values()
+    assert_error(mine.get(f"{profiles}?after={foreign['profileid']}"), 400, "invalid-after")
+    cursor = theirs.session["sessionid"]
+    assert_error(mine.get(f"{sessions}?after={cursor}"), 400, "invalid-after")
+    with pytest.raises(ServiceError, match="^invalid-after$"):
+        list_profiles(mine.account, after=foreign["profileid"])
+
+
+def test_many_threads_share_the_connections(app, user):
+    def make():
+        for number in range(5):
+            with app.app_context():
+                create_profile(user.account, user.accountid, body(number))
+
+    threads = [threading.Thread(target=make) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rows = list_profiles(ADMINISTRATOR, all=True)
+    assert len({row["profileid"] for row in rows}) == 40
+    assert [row["createdAt"] for row in rows] == sorted(
+        (r["createdAt"] for r in rows), reverse=True
+    )
+    assert 1 <= len(database.idle) <= 9
