@@ -8,11 +8,12 @@ from typing import Any
 from click import ClickException
 from flask import Flask, Response
 from werkzeug.exceptions import HTTPException
+from werkzeug.wrappers import Response as WerkzeugResponse
 
 import config
-import models
-from blueprints import BLUEPRINTS, FormRequest, answer
+from blueprints import BLUEPRINTS, FormRequest, JSONResponse, answer
 from commands import commands
+from database import connection, database, use
 from errors import STATUSES, ServiceError
 
 RETRY_SECONDS = "2"
@@ -34,7 +35,7 @@ def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
     except config.SettingError as error:
         raise StartError(str(error)) from error
     app = Flask(__name__, static_folder=None)
-    app.request_class = FormRequest
+    app.request_class, app.response_class = FormRequest, JSONResponse
     app.config["SETTINGS"] = settings
     app.config["MAX_CONTENT_LENGTH"] = settings.maximum_post_data_length
     app.config["MAX_FORM_MEMORY_SIZE"] = settings.maximum_post_data_length
@@ -42,11 +43,10 @@ def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
         app.register_blueprint(blueprint)
     app.register_error_handler(ServiceError, service_error)
     app.register_error_handler(HTTPException, http_error)
-    app.after_request(forbid_storing)
-    models.use(settings.database)
-    with suppress(ServiceError), models.connection():
+    use(settings.database)
+    with suppress(ServiceError), connection():
         pass
-    models.database.close_idle()  # nothing for a fork to share
+    database.close_idle()  # nothing for a fork to share
     return app
 
 
@@ -60,17 +60,13 @@ def service_error(error: ServiceError) -> Response:
     return response
 
 
-def http_error(error: HTTPException) -> Response:
-    """An error that Flask raised by itself, with the headers it gave it, such as Allow."""
-    response = error.get_response()
-    if response.status_code >= 400:
-        code = CODES.get(response.status_code, "invalid-body")
-        response.data = service_error(ServiceError(code)).data
-        response.content_type = "application/json"
-    return response
-
-
-def forbid_storing(response: Response) -> Response:
-    """An answer is one caller's, at one moment."""
-    response.headers["Cache-Control"] = "no-store"
+def http_error(error: HTTPException) -> Response | WerkzeugResponse:
+    """An error that Flask raised by itself, with its Allow header if it has one."""
+    raised = error.get_response()
+    if raised.status_code < 400:
+        return raised
+    response = service_error(ServiceError(CODES.get(raised.status_code, "invalid-body")))
+    response.status_code = raised.status_code
+    if "Allow" in raised.headers:
+        response.headers["Allow"] = raised.headers["Allow"]
     return response

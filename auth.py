@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from peewee import Query
 
+from database import place, statement
 from errors import ServiceError
-from models import Account, Session, place, statement, timestamp
+from models import Account, Session, timestamp
 
 BEARER = re.compile("bearer +([0-9a-f]{64})", re.IGNORECASE)
 

@@ -3,14 +3,16 @@
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
+from urllib.parse import urlencode
 
 import orjson
-from flask import Blueprint, Request, Response, request, url_for
+from flask import Blueprint, Request, Response, request
 
 import operations
 from auth import signed_in
+from database import connection, database
 from errors import ServiceError
-from models import Listed, Profile, Session, connection, database
+from models import Listed, Profile, Session
 
 update_profile = Blueprint("update-profile", __name__)
 create_profile = Blueprint("create-profile", __name__)
@@ -94,29 +96,36 @@ def body() -> dict[str, Any]:
     return values
 
 
+class JSONResponse(Response):
+    """An answer is one caller's, at one moment: nobody may keep it."""
+
+    default_mimetype = "application/json"
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.headers["Cache-Control"] = "no-store"
+
+
 def answer(value: Any, status: int = 200) -> Response:
     """The value as JSON."""
-    return Response(orjson.dumps(value), status, content_type="application/json")
+    return JSONResponse(orjson.dumps(value), status)
 
 
 def listing(model: Listed) -> Response:
     """A page as JSON, sent as it is read when it is long, with a link to the next."""
-    query = {
-        name: request.args.get(name) for name in ("accountid", "all", "limit", "offset", "after")
-    }
+    given = request.args
+    query = {name: given.get(name) for name in ("accountid", "all", "limit", "offset", "after")}
     with connection():
         caller, appid = sign_in()
-        page = operations.read_page(model, caller, appid, query)
+        page = operations.list_page(model, caller, appid, query)
     if page.rest is None:
         response = answer(page.first or None)
     else:
-        stream = array_text(chain([page.first], page.rest))
-        response = Response(stream, content_type="application/json")
+        response = JSONResponse(array_text(chain([page.first], page.rest)))
     if page.next:
-        kept = {name: query[name] or None for name in ("accountid", "limit")}
-        response.headers["Link"] = (
-            f'<{url_for(request.endpoint, **kept, after=page.next)}>; rel="next"'
-        )
+        kept = {name: query[name] for name in ("accountid", "limit") if query[name]}
+        link = urlencode({**kept, "after": page.next})
+        response.headers["Link"] = f'<{request.root_path}{request.path}?{link}>; rel="next"'
     return response
 
 

@@ -12,18 +12,9 @@ import click
 from flask import Blueprint
 
 from auth import token_hash
+from database import connection, create_tables, database
 from errors import ServiceError
-from models import (
-    Account,
-    Session,
-    connection,
-    create_tables,
-    database,
-    identifier,
-    insert,
-    now,
-    timestamp,
-)
+from models import Account, Session, identifier, insert, now, timestamp
 from operations import application, create_profile, settings
 from validators import BOUNDED_FIELDS, is_identifier
 
@@ -107,7 +98,7 @@ def purge_sessions_command(days: int) -> None:
 
 @commands.cli.command("demo")
 def demo_command() -> None:
-    """Make an administrator and accounts with profiles, and print a curl line for each operation."""
+    """Make a few accounts with profiles, and print a curl line for each operation."""
     with connected():
         click.echo(demo())
 

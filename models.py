@@ -1,14 +1,7 @@
-"""The tables, the database they live in, and all that differs between SQLite and MySQL."""
+"""The tables, the objects that their rows are answered as, and the clock that orders them."""
 
-import fcntl
-import logging
-import os
-import select
-import ssl
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
 from secrets import token_hex
@@ -16,35 +9,9 @@ from threading import Lock
 from typing import Any
 
 import peewee
-from peewee import (
-    SQL,
-    BigIntegerField,
-    BooleanField,
-    DatabaseProxy,
-    Field,
-    IntegerField,
-    Model,
-    NodeList,
-    TextField,
-)
-from pymysql.constants.SERVER_STATUS import SERVER_STATUS_IN_TRANS
+from peewee import BigIntegerField, BooleanField, Field, IntegerField, Query, TextField
 
-from config import DatabaseURL
-from errors import ServiceError
-
-LOCK_SECONDS = 4
-"""How long a statement may wait for another's lock before it ends in database-unavailable."""
-ANSWER_SECONDS = 10
-"""How long MySQL may leave a statement unanswered; over LOCK_SECONDS, so that a lock ends first."""
-CONNECT_SECONDS = 3
-
-AWAY = (peewee.OperationalError, peewee.InterfaceError, peewee.InternalError)
-
-logger = logging.getLogger(__name__)
-database = DatabaseProxy()
-
-
-# Time and identifiers
+from database import AsciiField, Table, place, statement
 
 
 class Clock:
@@ -62,30 +29,23 @@ class Clock:
 now = Clock()
 
 
+@lru_cache(maxsize=8)
+def second(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
+
+
 def timestamp(nanoseconds: int) -> str:
     """ISO 8601, UTC, to the millisecond: texts of one length, which sort as the moments do."""
-    seconds, rest = divmod(nanoseconds, 1_000_000_000)
-    moment = datetime.fromtimestamp(seconds, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{rest // 1_000_000:03}Z"
+    return f"{second(nanoseconds // 10**9)}.{nanoseconds // 10**6 % 1000:03}Z"
+
+
+Row = tuple[Any, ...]
+"""A listed row: its id, its public id, and the rest of ``listed()``."""
 
 
 def identifier(prefix: str) -> str:
     """A new identifier: the prefix and 16 hexadecimal characters."""
     return f"{prefix}_{token_hex(8)}"
-
-
-# Tables
-
-
-class AsciiField(TextField):
-    """Identifiers, hashes and timestamps: at most 64 ASCII characters, compared byte for byte."""
-
-    field_type = "ASCII"
-
-
-class Table(Model):
-    class Meta:
-        database = database
 
 
 class Account(Table):
@@ -134,12 +94,19 @@ class Profile(Table):
         return list(cls._meta.sorted_fields)
 
     @staticmethod
-    def as_objects(rows: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    def as_objects(rows: Iterable[Row]) -> list[dict[str, Any]]:
         """The rows as the service answers them."""
         return [
             dict(zip(PROFILE, (row[1], "profile", *row[2:14], None, *row[14:]), strict=True))
             for row in rows
         ]
+
+
+SESSION = (
+    *("sessionid", "object", "appid", "accountid", "duration", "csrfToken", "expiresAt"),
+    *("lastVerifiedAt", "ended", "createdAt", "updatedAt"),
+)
+"""The properties of a session, in the order they are answered."""
 
 
 class Session(Table):
@@ -167,323 +134,36 @@ class Session(Table):
         return [field for field in cls._meta.sorted_fields if field.name != "tokenHash"]
 
     @staticmethod
-    def as_objects(rows: Iterable[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    def as_objects(rows: Iterable[Row]) -> list[dict[str, Any]]:
         """The rows as the service answers them; a session ends by itself when it expires."""
         moment = timestamp(time.time_ns())
         return [
-            {
-                "sessionid": sessionid,
-                "object": "session",
-                "appid": appid,
-                "accountid": accountid,
-                "duration": duration,
-                "csrfToken": csrf_token,
-                "expiresAt": expires_at,
-                "lastVerifiedAt": last_verified_at,
-                "ended": ended_at is not None or expires_at <= moment,
-                "createdAt": created_at,
-                "updatedAt": updated_at,
-            }
-            for (
-                _,
-                sessionid,
-                appid,
-                accountid,
-                duration,
-                csrf_token,
-                expires_at,
-                last_verified_at,
-                ended_at,
-                created_at,
-                updated_at,
-            ) in rows
+            dict(
+                zip(
+                    SESSION,
+                    (
+                        row[1],
+                        "session",
+                        *row[2:8],
+                        row[8] is not None or row[6] <= moment,
+                        *row[9:],
+                    ),
+                    strict=True,
+                )
+            )
+            for row in rows
         ]
 
 
 Listed = type[Profile] | type[Session]
-TABLES = (Account, Profile, Session)
-
-
-# The database
-
-
-class Pooled(peewee.Database):
-    """Connections given back are kept for the next, and replaced once the server has cut them.
-
-    Peewee's own pool asks the server whether each connection is alive, and connects one at a
-    time: a round trip for every request, and a queue of time-outs when the server hangs.
-    """
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.idle: deque[Any] = deque()
-        self.tables_made = False
-        self._lock = nullcontext()  # the state it guards is each thread's own
-
-    def _connect(self) -> Any:
-        while self.idle:
-            try:
-                connection = self.idle.pop()
-            except IndexError:  # another thread was quicker
-                break
-            if self.alive(connection):
-                return connection
-            super()._close(connection)
-        return super()._connect()
-
-    def _close(self, connection: Any) -> None:
-        if self.clean(connection):
-            self.idle.append(connection)
-        else:
-            super()._close(connection)
-
-    def alive(self, connection: Any) -> bool:
-        raise NotImplementedError
-
-    def clean(self, connection: Any) -> bool:
-        raise NotImplementedError
-
-    def close_idle(self) -> None:
-        """Close the connections nobody is using."""
-        while self.idle:
-            super()._close(self.idle.pop())
-
-    def forget(self) -> None:
-        """In a forked child, leave the parent's connections to the parent, not even closed."""
-        self.parents = self.idle, self._state.conn
-        self.idle = deque()
-        self._state.reset()
-
-    def _log_query(self, sql: str, params: Any) -> None:
-        """Nothing: the parameters are tokens' hashes and the contents of profiles."""
-
-
-class SQLite(Pooled, peewee.SqliteDatabase):
-    """SQLite in WAL mode, where a commit returns once it is on the disk."""
-
-    field_types = {"ASCII": "TEXT"}
-
-    def __init__(self, path: str) -> None:
-        self.lock_path, self.turn = path + "-lock", Lock()
-        self.lock_file: int | None = None
-        super().__init__(
-            path,
-            pragmas={"synchronous": "FULL"},
-            timeout=LOCK_SECONDS,
-            check_same_thread=False,
-        )
-
-    def alive(self, connection: Any) -> bool:
-        return True
-
-    def clean(self, connection: Any) -> bool:
-        return not connection.in_transaction
-
-    def forget(self) -> None:
-        super().forget()
-        self.turn, self.lock_file = Lock(), None
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """A turn to write, among all threads and processes of the service, in order of arrival.
-
-        SQLite's own wait for a lock sleeps and looks again, which left p99 of an update at 20
-        to 60 times p50. This one is woken: a lock in the process, then one on a file beside
-        the database. Whoever gets the turn too late gives it on unused, so nobody waits longer
-        than for one turn and one lock of another program's: twice LOCK_SECONDS.
-        """
-        deadline = time.monotonic() + LOCK_SECONDS
-        if not self.turn.acquire(timeout=LOCK_SECONDS):
-            raise peewee.OperationalError("database is locked: no turn to write")
-        try:
-            fcntl.flock(self.open_lock_file(), fcntl.LOCK_EX)
-            try:
-                if time.monotonic() > deadline:
-                    raise peewee.OperationalError("database is locked: no turn to write")
-                yield
-            finally:
-                fcntl.flock(self.open_lock_file(), fcntl.LOCK_UN)
-        finally:
-            self.turn.release()
-
-    def open_lock_file(self) -> int:
-        """The file descriptor of this process's lock file, opened at the first write."""
-        if self.lock_file is None:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-            try:
-                self.lock_file = os.open(self.lock_path, flags, 0o666)
-            except OSError as error:
-                raise peewee.OperationalError(f"{self.lock_path}: {error.strerror}") from error
-        return self.lock_file
-
-    @contextmanager
-    def creating_tables(self) -> Iterator[None]:
-        """Alone among the processes; a new file's first switch to WAL allows no company."""
-        with self.writing():
-            self.pragma("journal_mode", "wal")
-            yield
-
-    def is_wal(self) -> bool:
-        """Whether the file is in WAL mode, which a copy or a restored one may not be."""
-        return bool(self.pragma("journal_mode") == "wal")
-
-    def reading(self, model: type[Table], index: str) -> Any:
-        """The table to select from; SQLite finds the index by itself."""
-        return model
-
-
-class MySQL(Pooled, peewee.MySQLDatabase):
-    """MySQL or MariaDB over PyMySQL, one statement a transaction unless asked otherwise."""
-
-    field_types = {
-        **peewee.MySQLDatabase.field_types,
-        "ASCII": "VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin",
-        "TEXT": "LONGTEXT CHARACTER SET utf8mb4",
-    }
-
-    def __init__(self, url: DatabaseURL) -> None:
-        super().__init__(
-            url.name,
-            host=url.host,
-            port=url.port,
-            user=url.user,
-            password=url.password.encode(),
-            connect_timeout=CONNECT_SECONDS,
-            read_timeout=ANSWER_SECONDS,
-            write_timeout=ANSWER_SECONDS,
-            init_command=f"SET SESSION innodb_lock_wait_timeout = {LOCK_SECONDS}",
-            **ssl_options(url),
-        )
-
-    def alive(self, connection: Any) -> bool:
-        """Whether the server left an idle connection alone: it would say so, or end, on the socket."""
-        poll = select.poll()
-        poll.register(connection._sock, select.POLLIN)
-        return not poll.poll(0)
-
-    def clean(self, connection: Any) -> bool:
-        return connection.open and not connection.server_status & SERVER_STATUS_IN_TRANS
-
-    def writing(self) -> nullcontext[None]:
-        """Nothing to wait for: InnoDB locks rows."""
-        return nullcontext()
-
-    @contextmanager
-    def creating_tables(self) -> Iterator[None]:
-        """Alone among the processes, by a lock of the server's."""
-        name = f"create tables of {self.database}"[:64]
-        self.execute_sql("SELECT GET_LOCK(%s, 60)", (name,))
-        try:
-            yield
-        finally:
-            self.execute_sql("SELECT RELEASE_LOCK(%s)", (name,))
-
-    def is_wal(self) -> bool:
-        """InnoDB writes ahead always."""
-        return True
-
-    def reading(self, model: type[Table], index: str) -> Any:
-        """The table bound to an index.
-
-        Left to choose, MariaDB 10.11 reads ``appid = ? AND id < ?`` by the application alone and
-        throws away the rows before the cursor: 107 ms in the middle of 200,000 rows, 0.3 bound.
-        """
-        return NodeList((model, SQL(f"FORCE INDEX (`{index}`)")))
-
-
-def ssl_options(url: DatabaseURL) -> dict[str, Any]:
-    """PyMySQL's options for an ssl-mode of MySQL's own clients."""
-    if url.ssl_mode == "DISABLED":
-        return {"ssl_disabled": True}
-    if url.ssl_mode == "PREFERRED":
-        return {}
-    context = ssl.create_default_context(cafile=url.ssl_ca)
-    context.check_hostname = url.ssl_mode == "VERIFY_IDENTITY"
-    if url.ssl_mode == "REQUIRED":
-        context.verify_mode = ssl.CERT_NONE
-    return {"ssl": context}
-
-
-def use(url: DatabaseURL) -> None:
-    """Make this the database of the process, without connecting yet."""
-    if database.obj is not None:
-        database.close_idle()
-    database.initialize(SQLite(url.path) if url.engine == "sqlite" else MySQL(url))
-
-
-os.register_at_fork(after_in_child=lambda: database.obj and database.forget())
-
-
-@contextmanager
-def connection() -> Iterator[None]:
-    """A connection for the block, the outer one if there is one, given back at its end.
-
-    The first one makes the tables. Raises ServiceError("database-unavailable") when the database
-    is away, full, read-only or locked for too long; the log says which.
-    """
-    try:
-        with database.connection_context():
-            if not database.tables_made:
-                create_tables()
-            yield
-    except AWAY as error:
-        logger.error("database unavailable: %s", error)
-        raise ServiceError("database-unavailable") from error
-
-
-def create_tables() -> None:
-    """Make the tables and indexes that are missing; safe for many processes at once."""
-    if not database.is_wal() or missing_tables() or any(map(missing_indexes, TABLES)):
-        with database.creating_tables():
-            for model in missing_tables():
-                model._schema.create_table(safe=True)
-            for model in TABLES:
-                for index in missing_indexes(model):
-                    database.execute(model._schema._create_index(index, safe=False))
-    database.obj.tables_made = True
-
-
-def missing_tables() -> list[type[Table]]:
-    there = database.get_tables()
-    return [model for model in TABLES if model._meta.table_name not in there]
-
-
-def missing_indexes(model: type[Table]) -> list[peewee.Index]:
-    there = {index.name for index in database.get_indexes(model._meta.table_name)}
-    return [index for index in model._meta.fields_to_index() if index._name not in there]
-
-
-def place(name: str) -> peewee.Value:
-    """Where a statement takes the parameter of that name."""
-    return peewee.Value(name, converter=False)
-
-
-def statement(build: Callable[..., peewee.Query]) -> Callable[..., Any]:
-    """A query compiled once for each variant, then run with its parameters, by name.
-
-    Building a query takes Peewee 180 of the 240 µs it needs for one. Called with the variant's
-    arguments and the parameters of its places; answers a cursor.
-    """
-
-    @lru_cache(maxsize=256)
-    def compiled(engine: type, *variant: Any) -> tuple[str, list[str]]:
-        sql, names = build(*variant).sql()
-        return sql, names
-
-    def run(*variant: Any, **parameters: Any) -> Any:
-        sql, names = compiled(type(database.obj), *variant)
-        return database.execute_sql(sql, [parameters[name] for name in names])
-
-    run.build = build  # type: ignore[attr-defined]
-    return run
 
 
 @statement
-def insert_row(model: type[Table]) -> peewee.Query:
+def insert_row(model: type[Table]) -> Query:
     return model.insert({field: place(field.name) for field in model._meta.sorted_fields})
 
 
-def insert(model: Listed, moment: int, values: dict[str, Any]) -> tuple[Any, ...]:
+def insert(model: Listed, moment: int, values: dict[str, Any]) -> Row:
     """Store a row made at that moment and answer its listed columns.
 
     The moment is its id; if another process made a row in the very same nanosecond, the next is.

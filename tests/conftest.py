@@ -20,7 +20,8 @@ import pytest
 
 from app import create_app
 from commands import create_account, create_session
-from models import Account, connection
+from database import connection
+from models import Account
 from validators import CATALOGUE
 
 ROOT = Path(__file__).parent.parent

@@ -11,7 +11,8 @@ from conftest import Person
 
 import commands
 from commands import purge_sessions
-from models import Session, connection, timestamp
+from database import connection
+from models import Session, timestamp
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 
 import config
 from app import StartError, create_app
-from models import ssl_options
+from database import ssl_options
 
 REFUSED = [
     ("APPID", "a b", "APPID=a b: must match [A-Za-z0-9._-]{1,64}"),

@@ -6,8 +6,8 @@ import socket
 import pytest
 from conftest import Person, assert_error, mysql_server
 
-import models
 from app import create_app
+from database import connection
 from errors import ServiceError
 
 FORM = "application/x-www-form-urlencoded"
@@ -274,7 +274,7 @@ def test_a_database_that_is_away(tmp_path, caplog):
 def test_a_database_that_is_away_in_process(tmp_path):
     app = create_app({"DATABASE_URL": f"sqlite:///{tmp_path}/missing/profiles.db"})
     with app.app_context(), pytest.raises(ServiceError, match="^database-unavailable$"):
-        with models.connection():
+        with connection():
             pass
 
 
@@ -285,8 +285,8 @@ def test_connections_cut_by_the_server_are_replaced(database_url, user):
     name = database_url.rpartition("/")[2]
     with mysql_server() as server, server.cursor() as cursor:
         cursor.execute("SELECT id FROM information_schema.processlist WHERE db = %s", (name,))
-        for (connection,) in cursor.fetchall():
-            cursor.execute(f"KILL {connection}")
+        for (number,) in cursor.fetchall():
+            cursor.execute(f"KILL {number}")
     assert user.create(GOOD).status_code == 201
 
 
@@ -307,10 +307,10 @@ def test_a_body_cut_short_on_the_wire(serve, database_url, header, text):
         f"POST {CREATE}?accountid={account['accountid']} HTTP/1.1\r\nHost: x\r\n"
         f"{authorization}\r\nContent-Type: {FORM}\r\n{header}\r\n\r\n"
     )
-    with socket.create_connection(("127.0.0.1", service.port), timeout=10) as connection:
-        connection.sendall(head.encode() + text)
-        connection.shutdown(socket.SHUT_WR)
-        answer = connection.makefile("rb").read()
+    with socket.create_connection(("127.0.0.1", service.port), timeout=10) as wire:
+        wire.sendall(head.encode() + text)
+        wire.shutdown(socket.SHUT_WR)
+        answer = wire.makefile("rb").read()
     print(answer, service.log.read_text())
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert answer.endswith(b'{"object":"error","message":"invalid-body"}')

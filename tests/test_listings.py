@@ -9,12 +9,15 @@ from types import SimpleNamespace
 import pytest
 from conftest import Person, assert_error
 
+import listings
 import models
 import operations
 from auth import token_hash
+from database import connection, database
 from errors import ServiceError
-from models import Profile, Session, connection, database, identifier, timestamp
-from operations import BATCH, create_profile, list_profiles, list_sessions
+from listings import BATCH
+from models import Profile, Session, identifier, timestamp
+from operations import create_profile, list_profiles, list_sessions
 
 PATHS = {Profile: "/api/administrator/profiles", Session: "/api/administrator/sessions"}
 ADMINISTRATOR = SimpleNamespace(accountid="acct_0123456789abcdef", administrator=True)
@@ -218,7 +221,7 @@ def test_a_long_page_is_the_same_whatever_is_added_or_purged(app):
     appid = app.config["SETTINGS"].appid
     made = fill(Session, appid, 3 * BATCH)
     query = {"limit": 2 * BATCH + 1}
-    page = operations.read_page(Session, ADMINISTRATOR, appid, query)
+    page = operations.list_page(Session, ADMINISTRATOR, appid, query)
     newer = fill(Session, appid, 5)
     with connection():
         Session.delete().where(Session.sessionid << made[BATCH : BATCH + 50]).execute()
@@ -297,7 +300,9 @@ def test_statements_of_each_request(app, user, administrator, statements):
     statements.clear()
     user.update(made["profileid"], form)
     assert len(statements) <= 3
-    for path, cursor in zip(PATHS.values(), (newest, administrator.session["sessionid"])):
+    for path, cursor in zip(
+        PATHS.values(), (newest, administrator.session["sessionid"]), strict=True
+    ):
         for query in ("", "limit=1", "offset=1", f"after={cursor}", "all=1", "limit=1&offset=1"):
             statements.clear()
             assert administrator.get(f"{path}?{query}").json is not None
@@ -318,7 +323,7 @@ def test_plans_read_one_range_of_one_index(app, statements, model, filtered, bou
     if skipping:
         places["offset"] = 5
     with connection():
-        operations.read_rows(model, scope, **places, count=10)
+        listings.read_rows(model, scope, **places, count=10)
         event = statements[-1]
         plan = database.execute_sql(
             ("EXPLAIN QUERY PLAN " if database.param == "?" else "EXPLAIN ") + event.sql,
