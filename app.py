@@ -11,7 +11,7 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as WerkzeugResponse
 
 import config
-from blueprints import BLUEPRINTS, FormRequest, JSONResponse, answer
+from blueprints import BLUEPRINTS, FormRequest, PrivateResponse, answer
 from commands import commands
 from database import connection, database, use
 from errors import STATUSES, ServiceError
@@ -35,7 +35,7 @@ def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
     except config.SettingError as error:
         raise StartError(str(error)) from error
     app = Flask(__name__, static_folder=None)
-    app.request_class, app.response_class = FormRequest, JSONResponse
+    app.request_class, app.response_class = FormRequest, PrivateResponse
     app.config["SETTINGS"] = settings
     app.config["MAX_CONTENT_LENGTH"] = settings.maximum_post_data_length
     app.config["MAX_FORM_MEMORY_SIZE"] = settings.maximum_post_data_length

@@ -6,7 +6,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 import orjson
-from flask import Blueprint, Request, Response, request
+from flask import Blueprint, Request, Response, redirect, request
+from flask_swagger_ui import get_swaggerui_blueprint
+from werkzeug.wrappers import Response as WerkzeugResponse
 
 import operations
 from auth import signed_in
@@ -14,12 +16,20 @@ from database import connection, database
 from errors import ServiceError
 from models import Listed, Profile, Session
 
+JSON = "application/json"
+
 update_profile = Blueprint("update-profile", __name__)
 create_profile = Blueprint("create-profile", __name__)
 profiles = Blueprint("profiles", __name__)
 sessions = Blueprint("sessions", __name__)
 health = Blueprint("health", __name__)
-BLUEPRINTS = (update_profile, create_profile, profiles, sessions, health)
+description = Blueprint("description", __name__)
+docs = get_swaggerui_blueprint(
+    # Without these two the page would ask a validator on the network, and repeat the Host header.
+    *("/docs", "/openapi.json"),
+    config={"app_name": "Profiles", "validatorUrl": None, "oauth2RedirectUrl": None},
+)
+BLUEPRINTS = (update_profile, create_profile, profiles, sessions, health, description, docs)
 
 
 @update_profile.patch("/api/user/update-profile")
@@ -60,6 +70,20 @@ def health_endpoint() -> Response:
     return answer({"object": "health", "status": "ok"})
 
 
+@description.get("/openapi.json")
+def description_endpoint() -> Response:
+    """Describe this deployment."""
+    from openapi import describe  # not needed to serve, so not loaded to serve
+
+    return answer(describe(operations.settings()))
+
+
+@description.get("/")
+def front_endpoint() -> WerkzeugResponse:
+    """Lead to the documentation."""
+    return redirect("docs/")
+
+
 class FormRequest(Request):
     """A request whose broken form is an error, where Flask's is an empty form."""
 
@@ -96,10 +120,8 @@ def body() -> dict[str, Any]:
     return values
 
 
-class JSONResponse(Response):
+class PrivateResponse(Response):
     """An answer is one caller's, at one moment: nobody may keep it."""
-
-    default_mimetype = "application/json"
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -108,7 +130,7 @@ class JSONResponse(Response):
 
 def answer(value: Any, status: int = 200) -> Response:
     """The value as JSON."""
-    return JSONResponse(orjson.dumps(value), status)
+    return PrivateResponse(orjson.dumps(value), status, content_type=JSON)
 
 
 def listing(model: Listed) -> Response:
@@ -121,7 +143,7 @@ def listing(model: Listed) -> Response:
     if page.rest is None:
         response = answer(page.first or None)
     else:
-        response = JSONResponse(array_text(chain([page.first], page.rest)))
+        response = PrivateResponse(array_text(chain([page.first], page.rest)), content_type=JSON)
     if page.next:
         kept = {name: query[name] for name in ("accountid", "limit") if query[name]}
         link = urlencode({**kept, "after": page.next})

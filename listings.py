@@ -50,7 +50,7 @@ def first_rows(
     model: Listed, scope: dict[str, str], query: dict[str, Any], count: int
 ) -> Sequence[Row]:
     """The rows the page begins with. Raises ServiceError("invalid-after")."""
-    after, offset = query["after"], query["offset"]
+    after, offset = query.get("after"), query["offset"]
     bound = {"after": after, "appid": scope["appid"]} if after else {"before": LARGEST_INTEGER}
     skip = {"offset": offset} if offset else {}
     rows = read_rows(model, scope, **bound, **skip, count=count)

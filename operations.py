@@ -70,8 +70,9 @@ def create_profile(
         if accountid != caller.accountid:
             raise ServiceError("invalid-account")
         values = checked_fields(body, user_profile_fields, creating=True)
+        wish = values.pop("default", None)
+        default = wish == "true" or wish is True
         values |= {"profileid": identifier("prof"), "appid": appid, "accountid": accountid}
-        default = (body or {}).get("default") in ("true", True)
         with database.writing(), database.atomic() if default else nullcontext():
             row = insert(Profile, now(), values)
             if default:
@@ -118,7 +119,7 @@ def list_page(model: Listed, caller: Caller, appid: str | None, given: dict[str,
     if not caller.administrator:
         raise ServiceError("administrator-required")
     query = listing_query(given, page_size=settings().page_size)
-    accountid = query["accountid"]
+    accountid = query.get("accountid")
     if not accountid:
         return read_page(model, {"appid": appid}, query)
     if not is_identifier("acct", accountid):

@@ -1,7 +1,7 @@
 """The catalogue of the ten profile fields, and the schemas generated from it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import date, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -11,15 +11,14 @@ from marshmallow import EXCLUDE, Schema, ValidationError, fields, validate, vali
 from errors import ServiceError
 
 APPID = re.compile("[A-Za-z0-9._-]{1,64}")
-IDENTIFIER = re.compile("(acct|prof|sess)_[0-9a-f]{16}")
+IDENTIFIERS = {p: re.compile(f"{p}_[0-9a-f]{{16}}") for p in ("acct", "prof", "sess")}
 LARGEST_INTEGER = 2**63 - 1
 """What LIMIT and OFFSET hold on SQLite; MySQL's are larger."""
 
 
 def is_identifier(prefix: str, text: object) -> bool:
     """Whether the text has the form of an identifier; one that has not names nothing."""
-    match = isinstance(text, str) and IDENTIFIER.fullmatch(text)
-    return bool(match) and match[1] == prefix
+    return isinstance(text, str) and IDENTIFIERS[prefix].fullmatch(text) is not None
 
 
 class CatalogueRow(NamedTuple):
@@ -107,19 +106,16 @@ class Date(Text):
             raise self.make_error("invalid") from error
 
 
-def email_rule(field: str, *, strict: bool) -> Any:
-    """An ``@`` that is not the first character and, when strict, a valid address."""
+def check_address(field: str) -> Callable[[str], None]:
+    """A valid e-mail address by its syntax, with no look at the network."""
 
     def check(address: str) -> None:
-        if address.find("@") < 1:
-            raise ValidationError(f"invalid-{field}")
-        if strict:
-            from email_validator import EmailNotValidError, validate_email
+        from email_validator import EmailNotValidError, validate_email
 
-            try:
-                validate_email(address, check_deliverability=False, strict=True)
-            except EmailNotValidError as error:
-                raise ValidationError(f"invalid-{field}") from error
+        try:
+            validate_email(address, check_deliverability=False, strict=True)
+        except EmailNotValidError as error:
+            raise ValidationError(f"invalid-{field}") from error
 
     return check
 
@@ -128,9 +124,12 @@ def profile_field(field: str, lengths: Lengths, *, creating: bool) -> Text:
     """The marshmallow field of an input field, by its rule in the catalogue."""
     rule = CATALOGUE[field].rule
     if rule == "date":
-        return Date(field)
+        return Date(field, metadata={"description": "A complete date, ISO 8601 or written."})
     if rule == "email":
-        return Text(field, rules=[email_rule(field, strict=creating)])
+        rules: list[Any] = [validate.Regexp("^[^@]+@", error=f"invalid-{field}")]
+        if not creating:
+            return Text(field, rules=rules)
+        return Text(field, rules=[*rules, check_address(field)], metadata={"format": "email"})
     if rule == "name":
         least, most = lengths[BOUNDED_FIELDS.index(field)]
         return Text(field, rules=[validate.Length(least, most, error=f"invalid-{field}-length")])
@@ -147,13 +146,17 @@ class ConfiguredSchema(Schema):
 @lru_cache(maxsize=256)
 def profile_schema(names: tuple[str, ...], lengths: Lengths, *, creating: bool) -> Schema:
     """The schema of a list of input fields, built once for each list and operation."""
-    row = {CATALOGUE[n].property: profile_field(n, lengths, creating=creating) for n in names}
+    row: dict[str, Any] = {
+        CATALOGUE[name].property: profile_field(name, lengths, creating=creating) for name in names
+    }
+    if creating:
+        row["default"] = fields.Raw(metadata={"description": "`true`: the account's default."})
     return ConfiguredSchema.from_dict(row, name="CreateProfile" if creating else "UpdateProfile")()
 
 
 def profile_values(
     body: object, names: tuple[str, ...], lengths: Lengths, *, creating: bool
-) -> dict[str, str]:
+) -> dict[str, Any]:
     """The checked values by property; raises ServiceError for the first field that fails."""
     if not isinstance(body, Mapping):
         raise ServiceError("invalid-body")
@@ -178,25 +181,28 @@ class WholeNumber(fields.Integer):
 
 
 class ListingSchema(ConfiguredSchema):
-    """The query of a listing; a parameter that is empty counts as not given."""
+    """The query of a listing; the default of its limit is the page size."""
 
-    accountid = fields.String(load_default=None)
-    all = fields.Raw()
-    limit = WholeNumber("limit")
+    accountid = fields.String(metadata={"description": "Only this account's."})
+    all = fields.Raw(metadata={"description": "Not empty: everything, whatever limit and offset."})
     offset = WholeNumber("offset", load_default=0)
-    after = fields.String(load_default=None)
+    after = fields.String(metadata={"description": "Only those older than this one."})
 
     @validates("after")
-    def check_after(self, after: str | None, **options: Any) -> None:
-        if after and not IDENTIFIER.fullmatch(after):
+    def check_after(self, after: str, **options: Any) -> None:
+        if not is_identifier("prof", after) and not is_identifier("sess", after):
             raise ValidationError("invalid-after")
 
 
-LISTING_SCHEMA = ListingSchema()
+@lru_cache(maxsize=8)
+def listing_schema(page_size: int) -> Schema:
+    """The schema of a listing's query, built once for each page size."""
+    limit = WholeNumber("limit", load_default=page_size)
+    return ListingSchema.from_dict({"limit": limit}, name="Listing")()
 
 
 def listing_query(given: Mapping[str, Any], *, page_size: int) -> dict[str, Any]:
-    """The checked query, its limit filled in; ``all`` overrules limit and offset.
+    """The checked query; a parameter that is empty counts as not given, ``all`` overrules.
 
     Raises ServiceError: invalid-limit, invalid-offset, invalid-after.
     """
@@ -204,6 +210,7 @@ def listing_query(given: Mapping[str, Any], *, page_size: int) -> dict[str, Any]
     if "all" in query:
         query |= {"limit": LARGEST_INTEGER, "offset": 0}
     try:
-        return LISTING_SCHEMA.load({"limit": page_size, **query})
+        return listing_schema(page_size).load(query)
     except ValidationError as error:
-        raise ServiceError(next(iter(error.messages_dict.values()))[0]) from None
+        first = next(name for name in ("limit", "offset", "after") if name in error.messages_dict)
+        raise ServiceError(error.messages_dict[first][0]) from None
