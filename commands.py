@@ -16,7 +16,7 @@ from database import connection, create_tables, database
 from errors import ServiceError
 from models import Account, Session, identifier, insert, now, timestamp
 from operations import application, create_profile, settings
-from validators import BOUNDED_FIELDS, is_identifier
+from validators import BOUNDED_FIELDS, CATALOGUE, is_identifier
 
 DAY_NANOSECONDS = 86_400 * 10**9
 PURGE_BATCH = 1_000
@@ -207,18 +207,10 @@ curl -H 'Authorization: Bearer {token}' '{base}/administrator/profiles?limit=2'
 
 def demo_fields(name: str) -> dict[str, str]:
     """A body that the configured fields accept."""
-    samples = {
-        "full-name": name,
-        "contact-email": f"{name.split()[0].lower()}@example.com",
-        "display-email": f"{name.split()[0].lower()}@example.org",
-        "display-name": name.split()[0],
-        "company-name": "Analytical Engines",
-        "dob": "1815-12-10",
-        "phone": "+44 20 7946 0000",
-        "occupation": "Programmer",
-        "location": "London",
-        "website": "https://example.com",
-    }
-    for bounded, (least, most) in zip(BOUNDED_FIELDS, settings().lengths, strict=True):
-        samples[bounded] = samples[bounded].ljust(least, ".")[:most]
-    return {field: samples[field] for field in settings().user_profile_fields}
+    email = f"{name.split()[0].lower()}@example.com"
+    samples = {"name": name, "email": email, "date": "1815-12-10", "text": "London"}
+    fields = {field: samples[CATALOGUE[field].rule] for field in settings().user_profile_fields}
+    for field, (least, most) in zip(BOUNDED_FIELDS, settings().lengths, strict=True):
+        if field in fields:
+            fields[field] = name.ljust(least, ".")[:most]
+    return fields

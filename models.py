@@ -97,7 +97,7 @@ class Profile(Table):
     def as_objects(rows: Iterable[Row]) -> list[dict[str, Any]]:
         """The rows as the service answers them."""
         return [
-            dict(zip(PROFILE, (row[1], "profile", *row[2:14], None, *row[14:]), strict=True))
+            dict(zip(PROFILE, (row[1], "profile", *row[2:-2], None, *row[-2:]), strict=True))
             for row in rows
         ]
 

@@ -1,0 +1,52 @@
+"""The README names every setting, code, command and file there is."""
+
+from collections.abc import Iterable
+
+import pytest
+from conftest import ROOT
+
+import config
+from commands import commands
+from errors import STATUSES
+from openapi import describe
+
+README = (ROOT / "README.md").read_text()
+
+
+def test_settings():
+    for name, default in config.DEFAULTS.items():
+        row = next(line for line in README.splitlines() if line.startswith("| `") and name in line)
+        assert default in row
+
+
+def codes_in(described):
+    """Every code that a description names."""
+    if isinstance(described, dict):
+        yield from described.get("enum", [])
+        described = described.values()
+    if not isinstance(described, str):
+        for part in described if isinstance(described, Iterable) else ():
+            yield from codes_in(part)
+
+
+def test_codes():
+    fields = ",".join(config.CATALOGUE)
+    codes = {*STATUSES, *codes_in(describe(config.load({"USER_PROFILE_FIELDS": fields})))}
+    assert len(codes) == 28
+    assert [code for code in sorted(codes) if f"`{code}`" not in README] == []
+
+
+def test_commands(app):
+    for name in (*app.cli.commands, *commands.cli.commands):
+        assert f"`flask {name}" in README
+
+
+@pytest.mark.parametrize("command", ["flask demo && flask run", "pytest"])
+def test_the_two_commands(command):
+    assert f"\n    pip install -r requirements.txt && {command}\n" in README
+
+
+def test_no_file_of_the_project_is_forgotten():
+    """The section for maintainers says what each module is for."""
+    for path in ROOT.glob("*.py"):
+        assert f"`{path.name}`" in README
