@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from peewee import Query
 
-from database import place, statement
+from database import Statement, place
 from errors import ServiceError
 from models import Account, Session, timestamp
 
@@ -38,7 +38,7 @@ def signed_in(authorization: str | None, appid: str) -> SignedIn:
     raise ServiceError("sign-in-required")
 
 
-@statement
+@Statement
 def select_caller() -> Query:
     return (
         Account.select(Account.accountid, Account.administrator)

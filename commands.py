@@ -158,7 +158,8 @@ def end_session(sessionid: str) -> dict[str, Any]:
         Session.update(endedAt=moment, updatedAt=moment).where(
             found, Session.endedAt.is_null()
         ).execute()
-    return Session.as_objects(Session.select(*Session.listed()).where(found).tuples())[0]
+    row = database.execute(Session.select(*Session.listed()).where(found)).fetchone()
+    return Session.as_objects([row])[0]
 
 
 def purge_sessions(before: str) -> int:
@@ -166,14 +167,14 @@ def purge_sessions(before: str) -> int:
     over = (Session.expiresAt <= before) | (Session.endedAt <= before)
     deleted, last = 0, 0
     while True:
-        ids = Session.select(Session.id).where(Session.id > last).order_by(Session.id)
-        batch = [row[0] for row in ids.limit(PURGE_BATCH).tuples()]
-        if not batch:
+        further = Session.select(Session.id).where(Session.id > last).order_by(Session.id)
+        rows = database.execute(further.limit(PURGE_BATCH)).fetchall()
+        if not rows:
             return deleted
+        walked = Session.id.between(last + 1, rows[-1][0])
         with database.writing():
-            walked = Session.id.between(last + 1, batch[-1])
             deleted += Session.delete().where(walked, over).execute()
-        last = batch[-1]
+        last = rows[-1][0]
 
 
 def demo() -> str:

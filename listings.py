@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from peewee import Query
 
-from database import connection, database, place, statement
+from database import Statement, connection, database, place
 from errors import ServiceError
 from models import Listed, Row
 from validators import LARGEST_INTEGER
@@ -90,7 +90,7 @@ def read_rows(model: Listed, scope: dict[str, str], **places: Any) -> Sequence[R
     return rows
 
 
-@statement
+@Statement
 def select_cursor(model: Listed) -> Query:
     """The id of the row that a cursor names within the application."""
     source = model.alias()
@@ -99,7 +99,7 @@ def select_cursor(model: Listed) -> Query:
     )
 
 
-@statement
+@Statement
 def select_rows(model: Listed, scope: tuple[str, ...], cursor: bool, skipping: bool) -> Query:
     """The rows older than a bound, newest first, by the index on the scope and the id.
 

@@ -11,7 +11,7 @@ from typing import Any
 import peewee
 from peewee import BigIntegerField, BooleanField, Field, IntegerField, Query, TextField
 
-from database import AsciiField, Table, place, statement
+from database import AsciiField, Statement, Table, place
 
 
 class Clock:
@@ -158,7 +158,7 @@ class Session(Table):
 Listed = type[Profile] | type[Session]
 
 
-@statement
+@Statement
 def insert_row(model: type[Table]) -> Query:
     return model.insert({field: place(field.name) for field in model._meta.sorted_fields})
 

@@ -20,7 +20,7 @@ BODY = ("invalid-account", "invalid-body", "body-too-large", "unsupported-media-
 LISTING = ("invalid-limit", "invalid-offset", "invalid-after", "administrator-required", *SIGNED_IN)
 MEDIA_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data", blueprints.JSON)
 HEADERS = {401: "WWW-Authenticate", 503: "Retry-After"}
-OBJECTS = {Profile: PROFILE, Session: SESSION}
+OBJECTS: dict[Listed, tuple[str, ...]] = {Profile: PROFILE, Session: SESSION}
 
 
 def describe(settings: Settings) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def field_codes(schema: Schema) -> Iterator[str]:
     """The codes that a body's fields can fail with, in configured order."""
     for field in schema.fields.values():
         if isinstance(field, Text):
-            codes = [field.error_messages["required"]]
+            codes: list[Any] = [field.error_messages["required"]]
             codes += [getattr(validator, "error", codes[0]) for validator in field.validators]
             yield from dict.fromkeys(codes)
 

@@ -11,7 +11,7 @@ from flask import current_app
 from peewee import Query
 
 from config import Settings
-from database import connection, database, place, statement
+from database import Statement, connection, database, place
 from errors import ServiceError
 from listings import Page, read_page
 from models import Account, Listed, Profile, Session, identifier, insert, now, timestamp
@@ -21,8 +21,10 @@ from validators import APPID, is_identifier, listing_query, profile_values
 class Caller(Protocol):
     """Whoever makes the call: an Account will do."""
 
-    accountid: Any
-    administrator: Any
+    @property
+    def accountid(self) -> Any: ...
+    @property
+    def administrator(self) -> Any: ...
 
 
 def update_profile(
@@ -178,28 +180,28 @@ def checked_fields(
 # The statements
 
 
-@statement
+@Statement
 def select_profile() -> Query:
     return Profile.select(*Profile.listed()).where(
         Profile.profileid == place("profileid"), Profile.appid == place("appid")
     )
 
 
-@statement
+@Statement
 def select_account() -> Query:
     return Account.select(Account.accountid).where(
         Account.accountid == place("accountid"), Account.appid == place("appid")
     )
 
 
-@statement
+@Statement
 def update_columns(*names: str) -> Query:
     return Profile.update({name: place(name) for name in names}).where(
         Profile.profileid == place("profileid")
     )
 
 
-@statement
+@Statement
 def set_default_profile() -> Query:
     return Account.update(profileid=place("profileid"), updatedAt=place("updatedAt")).where(
         Account.accountid == place("accountid")

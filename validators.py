@@ -81,7 +81,9 @@ class Text(fields.String):
 
     def __init__(self, field: str, **options: Any) -> None:
         code = f"invalid-{field}"
-        messages = {key: code for key in ("required", "null", "invalid", "invalid_utf8")}
+        messages: dict[str, Any] = {
+            key: code for key in ("required", "null", "invalid", "invalid_utf8")
+        }
         rules = [validate.Length(min=1, error=code), *options.pop("rules", ())]
         super().__init__(
             data_key=field, required=True, error_messages=messages, validate=rules, **options
