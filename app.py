@@ -32,6 +32,7 @@ def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
     """
     try:
         settings = config.load({**os.environ, **(overrides or {})})
+        use(settings.database)
     except config.SettingError as error:
         raise StartError(str(error)) from error
     app = Flask(__name__, static_folder=None)
@@ -43,7 +44,6 @@ def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
         app.register_blueprint(blueprint)
     app.register_error_handler(ServiceError, service_error)
     app.register_error_handler(HTTPException, http_error)
-    use(settings.database)
     with suppress(ServiceError), connection():
         pass
     database.close_idle()  # nothing for a fork to share

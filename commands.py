@@ -21,8 +21,8 @@ from validators import BOUNDED_FIELDS, CATALOGUE, is_identifier
 DAY_NANOSECONDS = 86_400 * 10**9
 PURGE_BATCH = 1_000
 """Sessions looked at in one transaction, so that nobody waits long for a lock."""
-LONGEST_DURATION = 2**31 - 1
-"""Seconds: what the column holds."""
+DURATION = click.IntRange(1, 2**31 - 1)
+"""Seconds, as many as the column holds."""
 
 commands = Blueprint("commands", __name__, cli_group=None)
 
@@ -50,8 +50,8 @@ def init_db_command() -> None:
 
 
 @commands.cli.command("create-account")
-@click.option("--administrator", is_flag=True, help="May list profiles and sessions.")
-@click.option("--appid", help="The application, instead of the service's own.")
+@click.option("--administrator", is_flag=True)
+@click.option("--appid")
 def create_account_command(administrator: bool, appid: str | None) -> None:
     """Make an account."""
     with connected():
@@ -60,13 +60,7 @@ def create_account_command(administrator: bool, appid: str | None) -> None:
 
 @commands.cli.command("create-session")
 @click.argument("accountid")
-@click.option(
-    "--duration",
-    type=click.IntRange(1, LONGEST_DURATION),
-    default=28_800,
-    show_default=True,
-    help="Seconds until it expires.",
-)
+@click.option("--duration", default=28_800, show_default=True, type=DURATION, metavar="SECONDS")
 def create_session_command(accountid: str, duration: int) -> None:
     """Make a session of an account; its token is shown this once."""
     with connected():
@@ -82,13 +76,7 @@ def end_session_command(sessionid: str) -> None:
 
 
 @commands.cli.command("purge-sessions")
-@click.option(
-    "--days",
-    type=click.IntRange(0, 36_500),
-    default=30,
-    show_default=True,
-    help="How long ago they ended or expired.",
-)
+@click.option("--days", default=30, show_default=True, type=click.IntRange(0, 36_500))
 def purge_sessions_command(days: int) -> None:
     """Delete the sessions that ended or expired some days ago."""
     with connected():
@@ -106,17 +94,12 @@ def demo_command() -> None:
 def create_account(appid: str, *, administrator: bool = False) -> dict[str, Any]:
     """Store a new account and answer it."""
     made = timestamp(now())
-    account = {
-        "accountid": identifier("acct"),
-        "appid": appid,
-        "administrator": administrator,
-        "profileid": None,
-        "createdAt": made,
-        "updatedAt": made,
-    }
+    key = {"accountid": identifier("acct")}
+    account = {"appid": appid, "administrator": administrator, "profileid": None}
+    account |= {"createdAt": made, "updatedAt": made}
     with database.writing():
-        Account.insert(account).execute()
-    return {"accountid": account.pop("accountid"), "object": "account", **account}
+        Account.insert({**key, **account}).execute()
+    return {**key, "object": "account", **account}
 
 
 def create_session(accountid: str, duration: int) -> dict[str, Any]:
@@ -131,20 +114,11 @@ def create_session(accountid: str, duration: int) -> dict[str, Any]:
     token = token_hex(32)
     with database.writing():
         moment = now()
-        row = insert(
-            Session,
-            moment,
-            {
-                "sessionid": identifier("sess"),
-                "appid": account.appid,
-                "accountid": accountid,
-                "tokenHash": token_hash(token),
-                "duration": duration,
-                "csrfToken": token_hex(32),
-                "expiresAt": timestamp(moment + duration * 10**9),
-                "lastVerifiedAt": timestamp(moment),
-            },
-        )
+        session = {"sessionid": identifier("sess"), "appid": account.appid}
+        session |= {"accountid": accountid, "tokenHash": token_hash(token)}
+        session |= {"duration": duration, "csrfToken": token_hex(32)}
+        session |= {"expiresAt": timestamp(moment + duration * 10**9)}
+        row = insert(Session, moment, session | {"lastVerifiedAt": timestamp(moment)})
     return {**Session.as_objects([row])[0], "token": token}
 
 
@@ -179,30 +153,28 @@ def purge_sessions(before: str) -> int:
 
 def demo() -> str:
     """Make the demo's accounts and answer the lines that try the service with them."""
+    for name in ("Grace Hopper", "Edsger Dijkstra", "Ada Lovelace"):
+        accountid = create_account(settings().appid)["accountid"]
+        caller = Account(accountid=accountid, administrator=False)
+        profile = create_profile(caller, accountid, demo_fields(name))
     administrator = create_account(settings().appid, administrator=True)
-    people = [create_account(settings().appid) for _ in range(3)]
-    made = [
-        create_profile(Account(**person), person["accountid"], demo_fields(name))
-        for person, name in zip(
-            people, ("Ada Lovelace", "Grace Hopper", "Edsger Dijkstra"), strict=True
-        )
-    ]
-    user = f"-H 'Authorization: Bearer {create_session(people[0]['accountid'], 28_800)['token']}'"
-    token = create_session(administrator["accountid"], 28_800)["token"]
+    user, admin = (
+        f"-H 'Authorization: Bearer {create_session(account, 28_800)['token']}'"
+        for account in (accountid, administrator["accountid"])
+    )
     base = f"http://127.0.0.1:{os.environ.get('FLASK_RUN_PORT', 5000)}/api"
     form = " ".join(f"--data-urlencode '{k}={v}'" for k, v in demo_fields("Ada King").items())
-    update, create = f"profileid={made[0]['profileid']}", f"accountid={people[0]['accountid']}"
     return f"""\
-Made an administrator and {len(people)} accounts with a profile each. With the service running
+Made an administrator and three accounts with a profile each. With the service running
 (flask run), paste any of these into another terminal:
 
-curl -X PATCH {user} {form} '{base}/user/update-profile?{update}'
+curl -X PATCH {user} {form} '{base}/user/update-profile?profileid={profile["profileid"]}'
 
-curl -X POST {user} {form} -d default=true '{base}/user/create-profile?{create}'
+curl -X POST {user} {form} -d default=true '{base}/user/create-profile?accountid={accountid}'
 
-curl -H 'Authorization: Bearer {token}' '{base}/administrator/sessions'
+curl {admin} '{base}/administrator/sessions'
 
-curl -H 'Authorization: Bearer {token}' '{base}/administrator/profiles?limit=2'
+curl {admin} '{base}/administrator/profiles?limit=2'
 """
 
 

@@ -8,7 +8,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache
 from threading import Lock
 from typing import Any
@@ -17,7 +17,7 @@ import peewee
 from peewee import SQL, Model, NodeList, Query, TextField
 from pymysql.constants.SERVER_STATUS import SERVER_STATUS_IN_TRANS
 
-from config import DatabaseURL
+from config import DatabaseURL, SettingError
 from errors import ServiceError
 
 LOCK_SECONDS = 4
@@ -57,13 +57,11 @@ class Pooled(peewee.Database):
 
     def _connect(self) -> Any:
         while self.idle:
-            try:
+            with suppress(IndexError):  # another thread was quicker
                 connection = self.idle.pop()
-            except IndexError:  # another thread was quicker
-                break
-            if self.alive(connection):
-                return connection
-            super()._close(connection)
+                if self.alive(connection):
+                    return connection
+                super()._close(connection)
         return super()._connect()
 
     def _close(self, connection: Any) -> None:
@@ -71,12 +69,6 @@ class Pooled(peewee.Database):
             self.idle.append(connection)
         else:
             super()._close(connection)
-
-    def alive(self, connection: Any) -> bool:
-        raise NotImplementedError
-
-    def clean(self, connection: Any) -> bool:
-        raise NotImplementedError
 
     def close_idle(self) -> None:
         """Close the connections nobody is using."""
@@ -102,12 +94,8 @@ class SQLite(Pooled, peewee.SqliteDatabase):
     def __init__(self, path: str) -> None:
         self.lock_path, self.turn = path + "-lock", Lock()
         self.lock_file: int | None = None
-        super().__init__(
-            path,
-            pragmas={"synchronous": "FULL"},
-            timeout=LOCK_SECONDS,
-            check_same_thread=False,
-        )
+        durable = {"synchronous": "FULL"}
+        super().__init__(path, pragmas=durable, timeout=LOCK_SECONDS, check_same_thread=False)
 
     def alive(self, connection: Any) -> bool:
         return True
@@ -121,7 +109,7 @@ class SQLite(Pooled, peewee.SqliteDatabase):
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """A turn to write, among all threads and processes of the service, in order of arrival.
+        """A turn to write, among all threads and processes of the service.
 
         SQLite's own wait for a lock sleeps and looks again, which left p99 of an update at 20
         to 60 times p50. This one is woken: a lock in the process, then one on a file beside
@@ -132,13 +120,14 @@ class SQLite(Pooled, peewee.SqliteDatabase):
         if not self.turn.acquire(timeout=LOCK_SECONDS):
             raise peewee.OperationalError("database is locked: no turn to write")
         try:
-            fcntl.flock(self.open_lock_file(), fcntl.LOCK_EX)
+            lock = self.open_lock_file()
+            fcntl.flock(lock, fcntl.LOCK_EX)
             try:
                 if time.monotonic() > deadline:
                     raise peewee.OperationalError("database is locked: no turn to write")
                 yield
             finally:
-                fcntl.flock(self.open_lock_file(), fcntl.LOCK_UN)
+                fcntl.flock(lock, fcntl.LOCK_UN)
         finally:
             self.turn.release()
 
@@ -152,16 +141,16 @@ class SQLite(Pooled, peewee.SqliteDatabase):
                 raise peewee.OperationalError(f"{self.lock_path}: {error.strerror}") from error
         return self.lock_file
 
+    def is_wal(self) -> bool:
+        """Whether the file is in WAL mode, which a copy or a restored one may not be."""
+        return bool(self.pragma("journal_mode") == "wal")
+
     @contextmanager
     def creating_tables(self) -> Iterator[None]:
         """Alone among the processes; a new file's first switch to WAL allows no company."""
         with self.writing():
             self.pragma("journal_mode", "wal")
             yield
-
-    def is_wal(self) -> bool:
-        """Whether the file is in WAL mode, which a copy or a restored one may not be."""
-        return bool(self.pragma("journal_mode") == "wal")
 
     def reading(self, model: type[Table], index: str) -> Any:
         """The table to select from; SQLite finds the index by itself."""
@@ -181,9 +170,7 @@ class MySQL(Pooled, peewee.MySQLDatabase):
     def __init__(self, url: DatabaseURL) -> None:
         super().__init__(
             url.name,
-            host=url.host,
-            port=url.port,
-            user=url.user,
+            **{"host": url.host, "port": url.port, "user": url.user},
             password=url.password.encode(),
             connect_timeout=CONNECT_SECONDS,
             read_timeout=ANSWER_SECONDS,
@@ -205,6 +192,10 @@ class MySQL(Pooled, peewee.MySQLDatabase):
         """Nothing to wait for: InnoDB locks rows."""
         return nullcontext()
 
+    def is_wal(self) -> bool:
+        """InnoDB writes ahead always."""
+        return True
+
     @contextmanager
     def creating_tables(self) -> Iterator[None]:
         """Alone among the processes, by a lock of the server's."""
@@ -214,10 +205,6 @@ class MySQL(Pooled, peewee.MySQLDatabase):
             yield
         finally:
             self.execute_sql("SELECT RELEASE_LOCK(%s)", (name,))
-
-    def is_wal(self) -> bool:
-        """InnoDB writes ahead always."""
-        return True
 
     def reading(self, model: type[Table], index: str) -> Any:
         """The table bound to an index.
@@ -234,7 +221,10 @@ def ssl_options(url: DatabaseURL) -> dict[str, Any]:
         return {"ssl_disabled": True}
     if url.ssl_mode == "PREFERRED":
         return {}
-    context = ssl.create_default_context(cafile=url.ssl_ca)
+    try:
+        context = ssl.create_default_context(cafile=url.ssl_ca)
+    except OSError as error:
+        raise SettingError("DATABASE_URL", f"…ssl-ca={url.ssl_ca}", "is no such file") from error
     context.check_hostname = url.ssl_mode == "VERIFY_IDENTITY"
     if url.ssl_mode == "REQUIRED":
         context.verify_mode = ssl.CERT_NONE
@@ -270,15 +260,12 @@ def connection() -> Iterator[None]:
 
 def create_tables() -> None:
     """Make the tables and indexes that are missing; safe for many processes at once."""
-    if (
-        not database.is_wal()
-        or missing_tables()
-        or any(map(missing_indexes, Table.__subclasses__()))
-    ):
+    tables = Table.__subclasses__()
+    if not database.is_wal() or missing_tables() or any(map(missing_indexes, tables)):
         with database.creating_tables():
             for model in missing_tables():
                 model._schema.create_table(safe=True)
-            for model in Table.__subclasses__():
+            for model in tables:
                 for index in missing_indexes(model):
                     database.execute(model._schema._create_index(index, safe=False))
     database.obj.tables_made = True

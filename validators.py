@@ -81,13 +81,9 @@ class Text(fields.String):
 
     def __init__(self, field: str, **options: Any) -> None:
         code = f"invalid-{field}"
-        messages: dict[str, Any] = {
-            key: code for key in ("required", "null", "invalid", "invalid_utf8")
-        }
-        rules = [validate.Length(min=1, error=code), *options.pop("rules", ())]
-        super().__init__(
-            data_key=field, required=True, error_messages=messages, validate=rules, **options
-        )
+        options["validate"] = [validate.Length(min=1, error=code), *options.pop("rules", ())]
+        super().__init__(data_key=field, required=True, **options)
+        self.error_messages = dict.fromkeys(("required", "null", "invalid", "invalid_utf8"), code)
 
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> str:
         text = super()._deserialize("true" if value is True else value, *args, **kwargs)
@@ -209,7 +205,7 @@ def listing_query(given: Mapping[str, Any], *, page_size: int) -> dict[str, Any]
     Raises ServiceError: invalid-limit, invalid-offset, invalid-after.
     """
     query = {k: v for k, v in given.items() if v is not None and v is not False and v != ""}
-    if "all" in query:
+    if query.get("all"):
         query |= {"limit": LARGEST_INTEGER, "offset": 0}
     try:
         return listing_schema(page_size).load(query)

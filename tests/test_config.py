@@ -41,6 +41,7 @@ REFUSED = [
     ("DATABASE_URL", "mysql://u:secret@h:x/d", "DATABASE_URL=mysql://***@h:x/d: is not a URL"),
     ("DATABASE_URL", "mysql:///d", "DATABASE_URL=mysql:///d: must name a host and a database"),
     ("DATABASE_URL", "mysql://h/d?ssl-mode=MAYBE", "DATABASE_URL=mysql://h/d: ssl-mode is none of"),
+    ("DATABASE_URL", "mysql://h/d?sslmode=VERIFY_CA&ssl-ca=/x", "DATABASE_URL=…ssl-ca=/x: is no"),
     ("DATABASE_URL", "profiles.db", "DATABASE_URL=profiles.db: must be sqlite:///… or mysql://…"),
     ("DATABASE_URL", "sqlite://", "DATABASE_URL=sqlite://: must name a file"),
     ("DATABASE_URL", "sqlite://profiles.db", "DATABASE_URL=sqlite://profiles.db: must name a file"),
