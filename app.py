@@ -1,6 +1,8 @@
 """The application factory: settings, database, errors, blueprints, commands."""
 
+import logging
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -47,7 +49,16 @@ def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
     with suppress(ServiceError), connection():
         pass
     database.close_idle()  # nothing for a fork to share
+    logging.getLogger("gunicorn.error").addFilter(without_contents)
     return app
+
+
+def without_contents(record: logging.LogRecord) -> bool:
+    """gunicorn quotes what it cannot read, which may be a token or a profile: tell the kind."""
+    text = record.getMessage()
+    if text.startswith(("Invalid request from ", "Ignored premature client disconnection")):
+        record.msg, record.args = re.split("['\"]", text)[0], ()
+    return True
 
 
 def service_error(error: ServiceError) -> Response:

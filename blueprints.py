@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 import orjson
 from flask import Blueprint, Request, Response, redirect, request
 from flask_swagger_ui import get_swaggerui_blueprint
+from gunicorn.http.errors import ParseException
 from werkzeug.wrappers import Response as WerkzeugResponse
 
 import operations
@@ -102,7 +103,10 @@ def sign_in() -> tuple[operations.Caller, str]:
 def body() -> dict[str, Any]:
     """The body of the request, of whichever of the three kinds; none is an empty one."""
     forms = ("application/x-www-form-urlencoded", "multipart/form-data")
-    text = request.get_data()
+    try:
+        text = request.get_data()
+    except ParseException as error:  # gunicorn's, of chunks that are none
+        raise ServiceError("invalid-body") from error
     if len(text) < (request.content_length or 0):  # gunicorn hands on a body that was cut short
         raise ServiceError("invalid-body")
     if not text:

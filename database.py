@@ -6,6 +6,7 @@ import os
 import select
 import ssl
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -23,7 +24,7 @@ from errors import ServiceError
 LOCK_SECONDS = 4
 """How long a statement may wait for another's lock before it ends in database-unavailable."""
 ANSWER_SECONDS = 10
-"""How long MySQL may leave a statement unanswered; over LOCK_SECONDS, so that a lock ends first."""
+"""How long MySQL may leave a statement unanswered; longer than it may wait for two locks."""
 CONNECT_SECONDS = 3
 AWAY = (peewee.OperationalError, peewee.InterfaceError, peewee.InternalError)
 
@@ -56,24 +57,30 @@ class Pooled(peewee.Database):
         self._lock = nullcontext()  # the state it guards is each thread's own
 
     def _connect(self) -> Any:
-        while self.idle:
-            with suppress(IndexError):  # another thread was quicker
-                connection = self.idle.pop()
+        self._state.failed = False
+        with suppress(IndexError):  # no idle connection is left
+            while connection := self.idle.pop():
                 if self.alive(connection):
                     return connection
                 super()._close(connection)
         return super()._connect()
 
     def _close(self, connection: Any) -> None:
-        if self.clean(connection):
+        if self.clean(connection) and not self._state.failed:
             self.idle.append(connection)
         else:
             super()._close(connection)
 
     def close_idle(self) -> None:
         """Close the connections nobody is using."""
-        while self.idle:
-            super()._close(self.idle.pop())
+        with suppress(IndexError):
+            while connection := self.idle.pop():
+                super()._close(connection)
+
+    def fail(self) -> None:
+        """Keep none of the connections: one opened on a read-only disk would stay read-only."""
+        self._state.failed = True
+        self.close_idle()
 
     def forget(self) -> None:
         """In a forked child, leave the parent's connections to the parent, not even closed."""
@@ -89,7 +96,7 @@ class SQLite(Pooled, peewee.SqliteDatabase):
     """SQLite in WAL mode, where a commit returns once it is on the disk."""
 
     engine = "sqlite"
-    field_types = {"ASCII": "TEXT"}
+    field_types = {**peewee.SqliteDatabase.field_types, "ASCII": "TEXT"}
 
     def __init__(self, path: str) -> None:
         self.lock_path, self.turn = path + "-lock", Lock()
@@ -137,6 +144,7 @@ class SQLite(Pooled, peewee.SqliteDatabase):
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             try:
                 self.lock_file = os.open(self.lock_path, flags, 0o666)
+                weakref.finalize(self, os.close, self.lock_file)
             except OSError as error:
                 raise peewee.OperationalError(f"{self.lock_path}: {error.strerror}") from error
         return self.lock_file
@@ -250,9 +258,13 @@ def connection() -> Iterator[None]:
     """
     try:
         with database.connection_context():
-            if not database.tables_made:
-                create_tables()
-            yield
+            try:
+                if not database.tables_made:
+                    create_tables()
+                yield
+            except AWAY:
+                database.fail()
+                raise
     except AWAY as error:
         logger.error("database unavailable: %s", error)
         raise ServiceError("database-unavailable") from error

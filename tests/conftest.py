@@ -12,6 +12,7 @@ import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
@@ -180,9 +181,14 @@ class Served:
         """Wait for an answer of any kind from /health."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            with suppress(OSError):
+            try:
                 with urlopen(f"{self.url}/health") as response:
                     return response.status
+            except HTTPError as error:
+                error.close()
+                return error.code
+            except OSError:
+                pass
             assert self.process.poll() is None, self.log.read_text()
             time.sleep(0.05)
         raise AssertionError(self.log.read_text())
