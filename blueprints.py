@@ -139,8 +139,7 @@ def answer(value: Any, status: int = 200) -> Response:
 
 def listing(model: Listed) -> Response:
     """A page as JSON, sent as it is read when it is long, with a link to the next."""
-    given = request.args
-    query = {name: given.get(name) for name in ("accountid", "all", "limit", "offset", "after")}
+    query = request.args.to_dict()
     with connection():
         caller, appid = sign_in()
         page = operations.list_page(model, caller, appid, query)
@@ -149,7 +148,7 @@ def listing(model: Listed) -> Response:
     else:
         response = PrivateResponse(array_text(chain([page.first], page.rest)), content_type=JSON)
     if page.next:
-        kept = {name: query[name] for name in ("accountid", "limit") if query[name]}
+        kept = {name: query[name] for name in ("accountid", "limit") if query.get(name)}
         link = urlencode({**kept, "after": page.next})
         response.headers["Link"] = f'<{request.root_path}{request.path}?{link}>; rel="next"'
     return response
