@@ -13,7 +13,7 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as WerkzeugResponse
 
 import config
-from blueprints import BLUEPRINTS, FormRequest, PrivateResponse, answer
+from blueprints import BLUEPRINTS, JSON, FormRequest, PrivateResponse, answer
 from commands import commands
 from database import connection, database, use
 from errors import STATUSES, ServiceError
@@ -71,13 +71,10 @@ def service_error(error: ServiceError) -> Response:
     return response
 
 
-def http_error(error: HTTPException) -> Response | WerkzeugResponse:
-    """An error that Flask raised by itself, with its Allow header if it has one."""
-    raised = error.get_response()
-    if raised.status_code < 400:
-        return raised
-    response = service_error(ServiceError(CODES.get(raised.status_code, "invalid-body")))
-    response.status_code = raised.status_code
-    if "Allow" in raised.headers:
-        response.headers["Allow"] = raised.headers["Allow"]
+def http_error(error: HTTPException) -> WerkzeugResponse:
+    """An error that Flask raised by itself, with the headers it gave it, such as Allow."""
+    response = error.get_response()
+    code = CODES.get(response.status_code, "invalid-body")
+    response.data = service_error(ServiceError(code)).data
+    response.headers |= {"Content-Type": JSON, "Cache-Control": "no-store"}
     return response

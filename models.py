@@ -170,11 +170,12 @@ def insert(model: Listed, moment: int, values: dict[str, Any]) -> Row:
     """
     made = {"createdAt": timestamp(moment), "updatedAt": timestamp(moment)}
     row = dict.fromkeys(model._meta.sorted_field_names) | values | made
-    for row["id"] in (moment, moment + 1, moment + 2):
+    row["id"] = moment
+    while True:
         try:
             insert_row(model, **row)
-            break
+            return tuple(row[field.name] for field in model.listed())
         except peewee.IntegrityError:
-            if row["id"] == moment + 2:
+            row["id"] += 1
+            if row["id"] > moment + 2:
                 raise
-    return tuple(row[field.name] for field in model.listed())

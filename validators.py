@@ -148,7 +148,8 @@ def profile_schema(names: tuple[str, ...], lengths: Lengths, *, creating: bool) 
         CATALOGUE[name].property: profile_field(name, lengths, creating=creating) for name in names
     }
     if creating:
-        row["default"] = fields.Raw(metadata={"description": "`true`: the account's default."})
+        hint = {"description": "`true`: the account's default."}
+        row["default"] = fields.Raw(allow_none=True, metadata=hint)
     return ConfiguredSchema.from_dict(row, name="CreateProfile" if creating else "UpdateProfile")()
 
 

@@ -160,6 +160,17 @@ def check_over_http(user, response, status, field, outcome, before):
     return newest
 
 
+@pytest.mark.parametrize("body", [[], "text", 1])
+def test_a_body_that_is_no_mapping(account, body):
+    with pytest.raises(ServiceError, match="^invalid-body$"):
+        create_profile(account, account.accountid, body)
+
+
+def test_no_body_in_process_is_an_empty_one(account):
+    with pytest.raises(ServiceError, match="^invalid-contact-email$"):
+        create_profile(account, account.accountid, None)
+
+
 @pytest.mark.parametrize("field", NAMES)
 def test_length_bounds_are_inclusive_and_count_characters(make_app, field):
     name = field.upper().replace("-", "_")

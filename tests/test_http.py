@@ -1,10 +1,13 @@
 """HTTP: exact bodies, statuses and headers, and every way a request can be wrong."""
 
+import io
 import json
+import logging
 import socket
 
 import pytest
 from conftest import Person, assert_error, mysql_server
+from gunicorn.http.errors import InvalidChunkSize, InvalidHeader
 
 from app import create_app
 from database import connection
@@ -288,6 +291,26 @@ def test_connections_cut_by_the_server_are_replaced(database_url, user):
         for (number,) in cursor.fetchall():
             cursor.execute(f"KILL {number}")
     assert user.create(GOOD).status_code == 201
+
+
+def test_chunks_that_are_none(user):
+    class Chunks(io.RawIOBase):
+        def readinto(self, buffer):
+            raise InvalidChunkSize(b"a secret")
+
+    wire = {"wsgi.input": Chunks(), "wsgi.input_terminated": True}
+    response = user.create(environ_overrides=wire)
+    assert_error(response, 400, "invalid-body")
+
+
+def test_gunicorn_quotes_nothing_that_it_cannot_read(app, caplog):
+    log = logging.getLogger("gunicorn.error")
+    log.warning("Invalid request from ip=%s: %s", "::1", InvalidHeader("Authorization secret"))
+    log.warning("Booting worker")
+    assert caplog.messages == [
+        "Invalid request from ip=::1: Invalid HTTP Header: ",
+        "Booting worker",
+    ]
 
 
 CUT_SHORT = [

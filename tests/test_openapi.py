@@ -22,6 +22,11 @@ def test_the_front_leads_to_the_page(app):
     assert response.request.path == "/docs/"
 
 
+def test_a_missing_slash_is_led_on(app):
+    response = app.test_client().get("/docs")
+    assert (response.status_code, response.headers["Cache-Control"]) == (308, "no-store")
+
+
 def test_the_page_asks_nothing_of_the_network(app):
     host = "evil.example"
     page = app.test_client().get("/docs/", headers={"Host": host}).text
