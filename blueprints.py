@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import orjson
-from flask import Blueprint, Request, Response, redirect, request
+from flask import Blueprint, Request, Response, current_app, redirect, request
 from flask_swagger_ui import get_swaggerui_blueprint
 from gunicorn.http.errors import ParseException
 from werkzeug.wrappers import Response as WerkzeugResponse
@@ -76,7 +76,10 @@ def description_endpoint() -> Response:
     """Describe this deployment."""
     from openapi import describe  # not needed to serve, so not loaded to serve
 
-    return answer(describe(operations.settings()))
+    views = current_app.view_functions
+    rules = current_app.url_map.iter_rules()
+    summaries = {rule.rule: views[rule.endpoint].__doc__ for rule in rules}
+    return answer(describe(operations.settings(), summaries))
 
 
 @description.get("/")

@@ -14,7 +14,7 @@ from flask import Blueprint
 from auth import token_hash
 from database import connection, create_tables, database
 from errors import ServiceError
-from models import Account, Session, identifier, insert, now, timestamp
+from models import Account, Session, identifier, insert, listed, now, timestamp
 from operations import application, create_profile, settings
 from validators import BOUNDED_FIELDS, CATALOGUE, is_identifier
 
@@ -132,7 +132,7 @@ def end_session(sessionid: str) -> dict[str, Any]:
         Session.update(endedAt=moment, updatedAt=moment).where(
             found, Session.endedAt.is_null()
         ).execute()
-    row = database.execute(Session.select(*Session.listed()).where(found)).fetchone()
+    row = database.execute(Session.select(*listed(Session)).where(found)).fetchone()
     return Session.as_objects([row])[0]
 
 

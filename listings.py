@@ -8,7 +8,7 @@ from peewee import Query
 
 from database import Statement, connection, database, place
 from errors import ServiceError
-from models import Listed, Row
+from models import Listed, Row, listed
 from validators import LARGEST_INTEGER
 
 BATCH = 250
@@ -111,7 +111,7 @@ def select_rows(model: Listed, scope: tuple[str, ...], cursor: bool, skipping: b
     index = "_".join((model._meta.table_name, *scope, "id"))
     filters = [getattr(source, name) == place(name) for name in scope]
     rows = (
-        source.select(*([source.id] if skipping else model.listed()))
+        source.select(*([source.id] if skipping else listed(model)))
         .from_(database.reading(source, index))
         .where(*filters, source.id < bound)
         .order_by(source.id.desc())
@@ -121,7 +121,7 @@ def select_rows(model: Listed, scope: tuple[str, ...], cursor: bool, skipping: b
         return rows
     keys = rows.offset(place("offset")).alias("keys")
     return (
-        model.select(*model.listed())
+        model.select(*listed(model))
         .join(keys, on=(model.id == keys.c.id))
         .order_by(model.id.desc())
     )

@@ -40,7 +40,10 @@ def timestamp(nanoseconds: int) -> str:
 
 
 Row = tuple[Any, ...]
-"""A listed row: its id, its public id, and the rest of ``listed()``."""
+"""A listed row: its id, its public id, and the rest of ``listed``."""
+
+LISTING_INDEXES = ((("appid", "id"), False), (("appid", "accountid", "id"), False))
+"""For a listing of the application and of an account; neither is unique."""
 
 
 def identifier(prefix: str) -> str:
@@ -86,12 +89,7 @@ class Profile(Table):
     updatedAt = AsciiField()
 
     class Meta:
-        indexes = ((("appid", "id"), False), (("appid", "accountid", "id"), False))
-
-    @classmethod
-    def listed(cls) -> list[Field]:
-        """The columns of the rows that as_objects takes."""
-        return list(cls._meta.sorted_fields)
+        indexes = LISTING_INDEXES
 
     @staticmethod
     def as_objects(rows: Iterable[Row]) -> list[dict[str, Any]]:
@@ -126,12 +124,7 @@ class Session(Table):
     updatedAt = AsciiField()
 
     class Meta:
-        indexes = ((("appid", "id"), False), (("appid", "accountid", "id"), False))
-
-    @classmethod
-    def listed(cls) -> list[Field]:
-        """The columns of the rows that as_objects takes: all but the token's hash."""
-        return [field for field in cls._meta.sorted_fields if field.name != "tokenHash"]
+        indexes = LISTING_INDEXES
 
     @staticmethod
     def as_objects(rows: Iterable[Row]) -> list[dict[str, Any]]:
@@ -158,6 +151,11 @@ class Session(Table):
 Listed = type[Profile] | type[Session]
 
 
+def listed(model: Listed) -> list[Field]:
+    """The columns of a listed row: all but the token's hash."""
+    return [field for field in model._meta.sorted_fields if field.name != "tokenHash"]
+
+
 @Statement
 def insert_row(model: type[Table]) -> Query:
     return model.insert({field: place(field.name) for field in model._meta.sorted_fields})
@@ -174,7 +172,7 @@ def insert(model: Listed, moment: int, values: dict[str, Any]) -> Row:
     while True:
         try:
             insert_row(model, **row)
-            return tuple(row[field.name] for field in model.listed())
+            return tuple(row[field.name] for field in listed(model))
         except peewee.IntegrityError:
             row["id"] += 1
             if row["id"] > moment + 2:

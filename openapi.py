@@ -1,6 +1,6 @@
 """The OpenAPI description of this deployment, from the schemas and settings that it runs on."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from apispec import APISpec
@@ -8,7 +8,6 @@ from apispec.ext.marshmallow import MarshmallowPlugin
 from marshmallow import Schema
 from peewee import IntegerField
 
-import blueprints
 from config import Settings
 from errors import STATUSES
 from models import PROFILE, SESSION, Listed, Profile, Session
@@ -18,26 +17,27 @@ ANY = ("internal-error", "database-unavailable")
 SIGNED_IN = ("invalid-appid", "sign-in-required", *ANY)
 BODY = ("invalid-account", "invalid-body", "body-too-large", "unsupported-media-type", *SIGNED_IN)
 LISTING = ("invalid-limit", "invalid-offset", "invalid-after", "administrator-required", *SIGNED_IN)
-MEDIA_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data", blueprints.JSON)
+JSON = "application/json"
+MEDIA_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data", JSON)
 HEADERS = {401: "WWW-Authenticate", 503: "Retry-After"}
 OBJECTS: dict[Listed, tuple[str, ...]] = {Profile: PROFILE, Session: SESSION}
 
 
-def describe(settings: Settings) -> dict[str, Any]:
-    """The description, OpenAPI 3.1, as the JSON object that it is."""
+def describe(settings: Settings, summaries: Mapping[str, str | None]) -> dict[str, Any]:
+    """The description, OpenAPI 3.1, as the JSON object that it is; the summaries are by path."""
     spec = APISpec("Profiles", "1.0.0", "3.1.0", plugins=[MarshmallowPlugin()])
     spec.components.security_scheme("session", {"type": "http", "scheme": "bearer"})
     for model, names in OBJECTS.items():
         spec.components.schema(model.__name__, object_schema(model, names))
-    for verb, operation in (("patch", "update-profile"), ("post", "create-profile")):
-        described = body_operation(settings, operation, creating=verb == "post")
-        spec.path(f"/api/user/{operation}", operations={verb: described})
-    for model in OBJECTS:
-        listing = f"{model.__name__.lower()}s"
-        described = listing_operation(settings, listing, model)
-        spec.path(f"/api/administrator/{listing}", operations={"get": described})
-    health = {"summary": blueprints.health_endpoint.__doc__, "responses": responses(200, {}, ANY)}
-    spec.path("/health", operations={"get": health})
+    operations = {
+        "/api/user/update-profile": ("patch", body_operation(settings, creating=False)),
+        "/api/user/create-profile": ("post", body_operation(settings, creating=True)),
+        "/api/administrator/profiles": ("get", listing_operation(settings, Profile)),
+        "/api/administrator/sessions": ("get", listing_operation(settings, Session)),
+        "/health": ("get", {"responses": responses(200, {}, ANY)}),
+    }
+    for path, (verb, operation) in operations.items():
+        spec.path(path, operations={verb: {"summary": summaries[path], **operation}})
     return spec.to_dict()
 
 
@@ -54,7 +54,7 @@ def object_schema(model: Listed, names: Iterable[str]) -> dict[str, Any]:
     return closed_object({name: properties[name] for name in names})
 
 
-def body_operation(settings: Settings, name: str, *, creating: bool) -> dict[str, Any]:
+def body_operation(settings: Settings, *, creating: bool) -> dict[str, Any]:
     """Update or create: a target in the query, the configured fields in the body."""
     schema = profile_schema(settings.user_profile_fields, settings.lengths, creating=creating)
     target, prefix = ("accountid", "acct") if creating else ("profileid", "prof")
@@ -65,7 +65,6 @@ def body_operation(settings: Settings, name: str, *, creating: bool) -> dict[str
     described = responses(201 if creating else 200, reference("Profile"), codes)
     described["404"] = error_response(404, [f"invalid-{target}"])
     return {
-        "summary": getattr(blueprints, f"{name.replace('-', '_')}_endpoint").__doc__,
         "security": [{"session": []}],
         "parameters": [query, appid_header(settings)],
         "requestBody": {"required": bool(settings.user_profile_fields), "content": content},
@@ -73,13 +72,12 @@ def body_operation(settings: Settings, name: str, *, creating: bool) -> dict[str
     }
 
 
-def listing_operation(settings: Settings, name: str, model: Listed) -> dict[str, Any]:
+def listing_operation(settings: Settings, model: Listed) -> dict[str, Any]:
     """A listing: paging in the query, rows or null as the answer."""
     rows = {"type": ["array", "null"], "items": reference(model.__name__)}
     described = responses(200, rows, LISTING)
     described["200"]["headers"] = {"Link": header('The next page, `<…>; rel="next"`, if any.')}
     return {
-        "summary": getattr(blueprints, f"{name}_endpoint").__doc__,
         "security": [{"session": []}],
         "parameters": [
             {"in": "query", "schema": listing_schema(settings.page_size)},
@@ -104,7 +102,7 @@ def responses(status: int, schema: dict[str, Any], codes: Iterable[str]) -> dict
     for code in codes:
         by_status.setdefault(STATUSES.get(code, 400), []).append(code)
     errors = {str(error): error_response(error, by_status[error]) for error in sorted(by_status)}
-    answered = {"description": "Done.", "content": {blueprints.JSON: {"schema": schema}}}
+    answered = {"description": "Done.", "content": {JSON: {"schema": schema}}}
     return {str(status): answered, **errors}
 
 
@@ -113,7 +111,7 @@ def error_response(status: int, codes: list[str]) -> dict[str, Any]:
     schema = closed_object({"object": {"const": "error"}, "message": {"enum": codes}})
     described = {
         "description": ", ".join(f"`{code}`" for code in codes),
-        "content": {blueprints.JSON: {"schema": schema}},
+        "content": {JSON: {"schema": schema}},
     }
     if status in HEADERS:
         described["headers"] = {HEADERS[status]: header("", required=True)}

@@ -14,7 +14,7 @@ from config import Settings
 from database import Statement, connection, database, place
 from errors import ServiceError
 from listings import Page, read_page
-from models import Account, Listed, Profile, Session, identifier, insert, now, timestamp
+from models import Account, Listed, Profile, Session, identifier, insert, listed, now, timestamp
 from validators import APPID, is_identifier, listing_query, profile_values
 
 
@@ -182,7 +182,7 @@ def checked_fields(
 
 @Statement
 def select_profile() -> Query:
-    return Profile.select(*Profile.listed()).where(
+    return Profile.select(*listed(Profile)).where(
         Profile.profileid == place("profileid"), Profile.appid == place("appid")
     )
 

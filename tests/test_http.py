@@ -303,6 +303,12 @@ def test_chunks_that_are_none(user):
     assert_error(response, 400, "invalid-body")
 
 
+def test_a_body_shorter_than_it_says(user):
+    text = io.BytesIO(b"contact-email=a@example.com&full-name=Ada")
+    wire = {"wsgi.input": text, "wsgi.input_terminated": True, "CONTENT_LENGTH": "60"}
+    assert_error(user.create(content_type=FORM, environ_overrides=wire), 400, "invalid-body")
+
+
 def test_gunicorn_quotes_nothing_that_it_cannot_read(app, caplog):
     log = logging.getLogger("gunicorn.error")
     log.warning("Invalid request from ip=%s: %s", "::1", InvalidHeader("Authorization secret"))
