@@ -28,7 +28,7 @@ from conftest import ALL_FIELDS, ROOT, mysql_database, mysql_server
 
 import config
 from database import database, use
-from models import Account, Profile, identifier, now, timestamp
+from models import Account, Profile, identifier, listed, now, timestamp
 
 pytestmark = pytest.mark.long
 on_mysql = pytest.mark.parametrize("database_url", ["mysql"], indirect=True)
@@ -363,7 +363,7 @@ def stored(url, folder):
             shutil.copy(file, copy)
         url = f"sqlite:///{copy / path.name}"
     with database_at(url):
-        rows = Profile.select(*Profile.listed()).order_by(Profile.id.desc()).tuples()
+        rows = Profile.select(*listed(Profile)).order_by(Profile.id.desc()).tuples()
         accounts = Account.select(Account.accountid, Account.profileid).tuples()
         return Profile.as_objects(rows), dict(accounts)
 
