@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import orjson
 from flask import Blueprint, Request, Response, current_app, redirect, request
@@ -105,22 +105,21 @@ def sign_in() -> tuple[operations.Caller, str]:
 
 def body() -> dict[str, Any]:
     """The body of the request, of whichever of the three kinds; none is an empty one."""
-    forms = ("application/x-www-form-urlencoded", "multipart/form-data")
     try:
         text = request.get_data()
-    except ParseException as error:  # gunicorn's, of chunks that are none
-        raise ServiceError("invalid-body") from error
-    if len(text) < (request.content_length or 0):  # gunicorn hands on a body that was cut short
-        raise ServiceError("invalid-body")
-    if not text:
-        return {}
-    try:
-        if request.mimetype in forms:
+        if len(text) < (request.content_length or 0):  # gunicorn hands on one that was cut short
+            raise ServiceError("invalid-body")
+        if not text:
+            return {}
+        if request.mimetype == "application/x-www-form-urlencoded":
+            pairs = parse_qsl(text.decode(), keep_blank_values=True, errors="strict")
+            return dict(reversed(pairs))  # the first of a name counts
+        if request.mimetype == "multipart/form-data":
             return request.form.to_dict()
         if not request.is_json:
             raise ServiceError("unsupported-media-type")
         values = orjson.loads(text)
-    except ValueError as error:
+    except (ValueError, ParseException) as error:  # the second is gunicorn's, of broken chunks
         raise ServiceError("invalid-body") from error
     if not isinstance(values, dict):
         raise ServiceError("invalid-body")

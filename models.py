@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from secrets import token_hex
 from threading import Lock
 from typing import Any
@@ -60,14 +60,6 @@ class Account(Table):
     updatedAt = AsciiField()
 
 
-PROFILE = (
-    *("profileid", "object", "appid", "accountid", "companyName", "fullName", "contactEmail"),
-    *("displayEmail", "displayName", "phone", "occupation", "location", "dob", "website"),
-    *("fields", "createdAt", "updatedAt"),
-)
-"""The properties of a profile, in the order they are answered."""
-
-
 class Profile(Table):
     PUBLIC_ID = "profileid"
 
@@ -93,18 +85,34 @@ class Profile(Table):
 
     @staticmethod
     def as_objects(rows: Iterable[Row]) -> list[dict[str, Any]]:
-        """The rows as the service answers them."""
+        """The rows as the service answers them.
+
+        Spelled out, because ten took 5 µs so, and 13 by zipping names and values.
+        """
         return [
-            dict(zip(PROFILE, (row[1], "profile", *row[2:-2], None, *row[-2:]), strict=True))
-            for row in rows
-        ]
-
-
-SESSION = (
-    *("sessionid", "object", "appid", "accountid", "duration", "csrfToken", "expiresAt"),
-    *("lastVerifiedAt", "ended", "createdAt", "updatedAt"),
-)
-"""The properties of a session, in the order they are answered."""
+            {
+                "profileid": profileid,
+                "object": "profile",
+                "appid": appid,
+                "accountid": accountid,
+                "companyName": company_name,
+                "fullName": full_name,
+                "contactEmail": contact_email,
+                "displayEmail": display_email,
+                "displayName": display_name,
+                "phone": phone,
+                "occupation": occupation,
+                "location": location,
+                "dob": dob,
+                "website": website,
+                "fields": None,
+                "createdAt": created_at,
+                "updatedAt": updated_at,
+            }
+            for _, profileid, appid, accountid, company_name, full_name, contact_email,
+            display_email, display_name, phone, occupation, location, dob, website,
+            created_at, updated_at in rows
+        ]  # fmt: skip
 
 
 class Session(Table):
@@ -131,26 +139,28 @@ class Session(Table):
         """The rows as the service answers them; a session ends by itself when it expires."""
         moment = timestamp(time.time_ns())
         return [
-            dict(
-                zip(
-                    SESSION,
-                    (
-                        row[1],
-                        "session",
-                        *row[2:8],
-                        row[8] is not None or row[6] <= moment,
-                        *row[9:],
-                    ),
-                    strict=True,
-                )
-            )
-            for row in rows
-        ]
+            {
+                "sessionid": sessionid,
+                "object": "session",
+                "appid": appid,
+                "accountid": accountid,
+                "duration": duration,
+                "csrfToken": csrf_token,
+                "expiresAt": expires_at,
+                "lastVerifiedAt": last_verified_at,
+                "ended": ended_at is not None or expires_at <= moment,
+                "createdAt": created_at,
+                "updatedAt": updated_at,
+            }
+            for _, sessionid, appid, accountid, duration, csrf_token, expires_at,
+            last_verified_at, ended_at, created_at, updated_at in rows
+        ]  # fmt: skip
 
 
 Listed = type[Profile] | type[Session]
 
 
+@cache
 def listed(model: Listed) -> list[Field]:
     """The columns of a listed row: all but the token's hash."""
     return [field for field in model._meta.sorted_fields if field.name != "tokenHash"]

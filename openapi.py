@@ -10,7 +10,7 @@ from peewee import IntegerField
 
 from config import Settings
 from errors import STATUSES
-from models import PROFILE, SESSION, Listed, Profile, Session
+from models import Listed, Profile, Session, listed
 from validators import APPID, IDENTIFIERS, Text, listing_schema, profile_schema
 
 ANY = ("internal-error", "database-unavailable")
@@ -20,15 +20,14 @@ LISTING = ("invalid-limit", "invalid-offset", "invalid-after", "administrator-re
 JSON = "application/json"
 MEDIA_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data", JSON)
 HEADERS = {401: "WWW-Authenticate", 503: "Retry-After"}
-OBJECTS: dict[Listed, tuple[str, ...]] = {Profile: PROFILE, Session: SESSION}
 
 
 def describe(settings: Settings, summaries: Mapping[str, str | None]) -> dict[str, Any]:
     """The description, OpenAPI 3.1, as the JSON object that it is; the summaries are by path."""
     spec = APISpec("Profiles", "1.0.0", "3.1.0", plugins=[MarshmallowPlugin()])
     spec.components.security_scheme("session", {"type": "http", "scheme": "bearer"})
-    for model, names in OBJECTS.items():
-        spec.components.schema(model.__name__, object_schema(model, names))
+    for model in (Profile, Session):
+        spec.components.schema(model.__name__, object_schema(model))
     operations = {
         "/api/user/update-profile": ("patch", body_operation(settings, creating=False)),
         "/api/user/create-profile": ("post", body_operation(settings, creating=True)),
@@ -41,8 +40,9 @@ def describe(settings: Settings, summaries: Mapping[str, str | None]) -> dict[st
     return spec.to_dict()
 
 
-def object_schema(model: Listed, names: Iterable[str]) -> dict[str, Any]:
+def object_schema(model: Listed) -> dict[str, Any]:
     """The schema of the objects that rows are answered as, from the columns."""
+    names = model.as_objects([("",) * len(listed(model))])[0]
     properties: dict[str, Any] = {}
     for name in names:
         column = model._meta.fields.get(name)

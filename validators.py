@@ -49,6 +49,20 @@ ISO_DATE = re.compile(
 )
 
 
+@lru_cache(maxsize=1)
+def date_words() -> Any:
+    """What dateutil reads a written date by: English, and no year of two digits."""
+    from dateutil.parser import parserinfo
+
+    class FullYears(parserinfo):  # type: ignore[misc]
+        def convertyear(self, year: int, century_specified: bool = False) -> int:
+            if not century_specified:
+                raise ValueError("a year of two digits")
+            return year
+
+    return FullYears()
+
+
 def parse_date(text: str) -> date:
     """The complete date written in the text, ISO 8601 first, a time after it left out.
 
@@ -67,7 +81,7 @@ def parse_date(text: str) -> date:
         except ValueError:
             pass  # such as 1950-01-31 10:30 PM, which is a written date
     readings = {
-        parser.parse(text, default=default, ignoretz=True).date()
+        parser.parse(text, date_words(), default=default, ignoretz=True).date()
         for default in (datetime(2001, 1, 1), datetime(2002, 12, 28))
     }
     day = readings.pop()
@@ -174,9 +188,12 @@ class WholeNumber(fields.Integer):
         super().__init__(validate=validate.Range(0, LARGEST_INTEGER, error=self.code), **options)
 
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> int:
-        if type(value) is not int and not re.fullmatch("0*[0-9]{1,19}", str(value)):
+        if type(value) is int:
+            return value
+        digits = isinstance(value, str) and re.fullmatch("0*([0-9]{1,19})", value)
+        if not digits:
             raise ValidationError(self.code)
-        return int(value)
+        return int(digits[1])  # Python refuses more than 4,300 digits, zeros in front included
 
 
 class ListingSchema(ConfiguredSchema):
@@ -211,5 +228,6 @@ def listing_query(given: Mapping[str, Any], *, page_size: int) -> dict[str, Any]
     try:
         return listing_schema(page_size).load(query)
     except ValidationError as error:
-        first = next(name for name in ("limit", "offset", "after") if name in error.messages_dict)
-        raise ServiceError(error.messages_dict[first][0]) from None
+        names = ("limit", "offset", "after", "accountid")
+        first = next(name for name in names if name in error.messages_dict)
+        raise ServiceError(f"invalid-{first}") from None

@@ -86,6 +86,7 @@ def test_newest_first_a_page_at_a_time(app, model, made):
         ("offset=25&limit=5", made.ids[25:30]),
         ("limit=&offset=", made.ids[:10]),
         ("limit=030", made.ids[:30]),
+        (f"limit={'0' * 5000}3", made.ids[:3]),
         ("limit=9223372036854775807", made.ids),
         ("all=true", made.ids),
         ("all=false", made.ids),
@@ -130,7 +131,7 @@ def test_nothing_is_null(app, model, made, query):
         *((f"offset={text}", "invalid-offset") for text in ("-1", "x", "0x1", "１", "1 ")),
         ("limit=9223372036854775808", "invalid-limit"),
         ("offset=9223372036854775808", "invalid-offset"),
-        ("limit=" + "9" * 4000, "invalid-limit"),
+        ("limit=" + "9" * 5000, "invalid-limit"),
         ("limit=x&offset=x&after=x", "invalid-limit"),
         ("after=x", "invalid-after"),
         ("after=prof_0123456789abcdef", "invalid-after"),
@@ -192,6 +193,25 @@ def test_paging_while_rows_are_added(app, user, administrator):
         link = response.headers.get("Link")
         path = link and link[1 : link.index(">")]
     assert seen == made[::-1]
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        *(({"limit": value}, "invalid-limit") for value in (-1, 1.5, True, [], 2**63)),
+        *(({"offset": value}, "invalid-offset") for value in (-1, "x", {})),
+        *(({"after": value}, "invalid-after") for value in (5, [], "x")),
+    ],
+)
+def test_refused_in_process(app, query, code):
+    with pytest.raises(ServiceError, match=f"^{code}$"):
+        list_profiles(ADMINISTRATOR, **query)
+
+
+@pytest.mark.parametrize("query", [{"all": False}, {"all": 0}, {"all": ""}, {"all": None}, {}])
+def test_a_page_unless_all_in_process(app, query):
+    made = fill(Profile, app.config["SETTINGS"].appid, 11)
+    assert ids(Profile, list_profiles(ADMINISTRATOR, **query)) == made[:10]
 
 
 # Long answers
