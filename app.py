@@ -29,8 +29,9 @@ class StartError(ClickException, RuntimeError):
 def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
     """The service, its settings read from the environment and then from the overrides.
 
-    Raises StartError for a bad setting. Missing tables are made; a database that is away is
-    logged and asked again at each request, so that a worker can start before it is back.
+    Overrides that are no settings of the service are Flask's own, such as TESTING. Raises
+    StartError for a bad setting. Missing tables are made; a database that is away is logged and
+    asked again at each request, so that a worker can start before it is back.
     """
     try:
         settings = config.load({**os.environ, **(overrides or {})})
@@ -39,6 +40,7 @@ def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
         raise StartError(str(error)) from error
     app = Flask(__name__, static_folder=None)
     app.request_class, app.response_class = FormRequest, PrivateResponse
+    app.config.update(overrides or {})
     app.config["SETTINGS"] = settings
     app.config["MAX_CONTENT_LENGTH"] = settings.maximum_post_data_length
     app.config["MAX_FORM_MEMORY_SIZE"] = settings.maximum_post_data_length

@@ -60,7 +60,8 @@ class Settings:
 
 def load(variables: Mapping[str, object]) -> Settings:
     """The checked settings; an empty variable counts as not set. Raises SettingError."""
-    values = {name: str(variables.get(name) or default) for name, default in DEFAULTS.items()}
+    given = {name: value for name, value in variables.items() if value not in (None, "")}
+    values = {name: str(given.get(name, default)) for name, default in DEFAULTS.items()}
     if not APPID.fullmatch(values["APPID"]):
         raise SettingError("APPID", values["APPID"], f"must match {APPID.pattern}")
     return Settings(

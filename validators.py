@@ -120,10 +120,9 @@ class Date(Text):
 
 def check_address(field: str) -> Callable[[str], None]:
     """A valid e-mail address by its syntax, with no look at the network."""
+    from email_validator import EmailNotValidError, validate_email
 
     def check(address: str) -> None:
-        from email_validator import EmailNotValidError, validate_email
-
         try:
             validate_email(address, check_deliverability=False, strict=True)
         except EmailNotValidError as error:

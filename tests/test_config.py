@@ -65,6 +65,19 @@ def test_the_start_ends_with_the_line(serve, tmp_path):
     assert (done.returncode, done.stderr) == (1, "Error: PAGE_SIZE=ten: must be a whole number\n")
 
 
+@pytest.mark.parametrize("value", [0, True, 1.5, "0"])
+def test_overrides_are_checked_like_the_environment(value):
+    with pytest.raises(StartError, match=f"^PAGE_SIZE={value}: "):
+        create_app({"PAGE_SIZE": value})
+
+
+def test_the_environment_and_its_overrides(make_app, monkeypatch):
+    monkeypatch.setenv("PAGE_SIZE", "7")
+    assert make_app().config["SETTINGS"].page_size == 7
+    app = make_app(PAGE_SIZE=8, TESTING=True)
+    assert (app.config["SETTINGS"].page_size, app.testing) == (8, True)
+
+
 def test_defaults():
     settings = config.load({"PAGE_SIZE": "", "APPID": ""})
     assert settings == config.Settings(

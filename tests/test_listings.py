@@ -3,6 +3,7 @@
 import itertools
 import re
 import threading
+import tracemalloc
 from secrets import token_hex
 from types import SimpleNamespace
 
@@ -258,6 +259,23 @@ def test_a_long_answer_is_sent_as_it_is_read(app, administrator):
     chunks = list(response.iter_encoded())
     assert len(chunks) == 4
     assert b"".join(chunks).count(b'"profileid"') == 3 * BATCH
+
+
+@both
+def test_memory_does_not_grow_with_the_answer(app, model):
+    """Ten times the rows take no more at their peak: the client reads them as they come."""
+    peaks = []
+    for count in (4 * BATCH, 40 * BATCH):
+        appid = "memory-" + token_hex(4)
+        fill(model, appid, count)
+        person = Person(app, administrator=True, appid=appid)
+        response = person.get(f"{PATHS[model]}?all=1")
+        tracemalloc.start()
+        rows = sum(chunk.count(b'"updatedAt"') for chunk in response.iter_encoded())
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert rows == count + (model is Session)
+    assert peaks[1] < 1.2 * peaks[0]
 
 
 # Objects
