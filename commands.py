@@ -162,19 +162,23 @@ def demo() -> str:
         f"-H 'Authorization: Bearer {create_session(account, 28_800)['token']}'"
         for account in (accountid, administrator["accountid"])
     )
-    base = f"http://127.0.0.1:{os.environ.get('FLASK_RUN_PORT', 5000)}/api"
+    page = f"http://127.0.0.1:{os.environ.get('FLASK_RUN_PORT', 5000)}/"
     form = " ".join(f"--data-urlencode '{k}={v}'" for k, v in demo_fields("Ada King").items())
     return f"""\
 Made an administrator and three accounts with a profile each. With the service running
-(flask run), paste any of these into another terminal:
+(flask run), paste any of these into another terminal, or a token into its page, {page}
 
-curl -X PATCH {user} {form} '{base}/user/update-profile?profileid={profile["profileid"]}'
+# update-profile, as a user
+curl -X PATCH {user} {form} '{page}api/user/update-profile?profileid={profile["profileid"]}'
 
-curl -X POST {user} {form} -d default=true '{base}/user/create-profile?accountid={accountid}'
+# create-profile, as the same user
+curl -X POST {user} {form} -d default=true '{page}api/user/create-profile?accountid={accountid}'
 
-curl {admin} '{base}/administrator/sessions'
+# sessions, as the administrator
+curl {admin} '{page}api/administrator/sessions'
 
-curl {admin} '{base}/administrator/profiles?limit=2'
+# profiles, as the administrator
+curl {admin} '{page}api/administrator/profiles?limit=2'
 """
 
 

@@ -21,6 +21,7 @@ DEFAULTS = {
     "MAXIMUM_POST_DATA_LENGTH": "65536",
 }
 MYSQL_SCHEMES = {"mysql", "mysql2", "mysql+pymysql", "mariadb", "mariadb+pymysql"}
+FIELDS = ", ".join(CATALOGUE)
 SSL_MODES = ("DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
 
 
@@ -76,11 +77,10 @@ def load(variables: Mapping[str, object]) -> Settings:
 
 def whole_number(values: Mapping[str, str], name: str, least: int) -> int:
     """The variable as a number of at least ``least`` and at most 2**31 - 1."""
-    if not re.fullmatch("[0-9]{1,10}", values[name]):
-        raise SettingError(name, values[name], "must be a whole number")
-    if not least <= int(values[name]) < 2**31:
-        raise SettingError(name, values[name], f"must be from {least} to {2**31 - 1}")
-    return int(values[name])
+    if re.fullmatch("[0-9]{1,10}", values[name]) and least <= int(values[name]) < 2**31:
+        return int(values[name])
+    reason = f"must be a whole number from {least} to {2**31 - 1}"
+    raise SettingError(name, values[name], reason)
 
 
 def length_bounds(values: Mapping[str, str], bounded: str) -> tuple[int, int]:
@@ -98,7 +98,7 @@ def profile_fields(value: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in value.split(","))
     for name in names:
         if name not in CATALOGUE:
-            raise SettingError("USER_PROFILE_FIELDS", value, f"there is no field {name!r}")
+            raise SettingError("USER_PROFILE_FIELDS", value, f"{name!r} is none of {FIELDS}")
         if names.count(name) > 1:
             raise SettingError("USER_PROFILE_FIELDS", value, f"{name!r} is there twice")
     return names

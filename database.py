@@ -264,11 +264,12 @@ class connection:
             self.opened = database.connect(reuse_if_open=True)
             if not database.tables_made:
                 create_tables()
-        except AWAY as error:
+        except peewee.PeeweeException as error:
             self.__exit__(type(error), error, error.__traceback__)
+            raise
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        away = isinstance(error, AWAY)
+        away = isinstance(error, AWAY) or type(error) is peewee.DatabaseError  # such as a torn file
         if away:
             database.fail()
         if self.opened:

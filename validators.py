@@ -41,6 +41,9 @@ CATALOGUE = {
 }  # fmt: skip
 BOUNDED_FIELDS = tuple(name for name, row in CATALOGUE.items() if row.rule == "name")
 
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+"""What JSON can write and no database can store."""
+
 Lengths = tuple[tuple[int, int], ...]
 """The inclusive (minimum, maximum) lengths of the bounded fields, in Unicode characters."""
 
@@ -97,14 +100,12 @@ class Text(fields.String):
         code = f"invalid-{field}"
         options["validate"] = [validate.Length(min=1, error=code), *options.pop("rules", ())]
         super().__init__(data_key=field, required=True, **options)
-        self.error_messages = dict.fromkeys(("required", "null", "invalid", "invalid_utf8"), code)
+        self.error_messages = dict.fromkeys(("required", "null", "invalid"), code)
 
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> str:
-        text = super()._deserialize("true" if value is True else value, *args, **kwargs)
-        try:
-            text.encode()  # a lone surrogate, which JSON can write, is no text and cannot be stored
-        except UnicodeEncodeError as error:
-            raise self.make_error("invalid_utf8") from error
+        text = "true" if value is True else value
+        if not isinstance(text, str) or LONE_SURROGATE.search(text):
+            raise self.make_error("invalid")
         return text
 
 
@@ -172,6 +173,9 @@ def profile_values(
     """The checked values by property; raises ServiceError for the first field that fails."""
     if not isinstance(body, Mapping):
         raise ServiceError("invalid-body")
+    for name in names:
+        if name not in CATALOGUE:
+            raise ServiceError(f"invalid-{name}")
     try:
         return profile_schema(names, lengths, creating=creating).load(body)
     except ValidationError as error:

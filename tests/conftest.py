@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from secrets import token_hex
 from urllib.error import HTTPError
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from urllib.request import urlopen
 
 import pymysql
@@ -32,14 +32,11 @@ ALL_FIELDS = ",".join(CATALOGUE)
 def mysql_server(**options):
     """A connection to the server that TEST_MYSQL_URL names."""
     url = urlsplit(os.environ["TEST_MYSQL_URL"])
-    return pymysql.connect(
-        host=url.hostname,
-        port=url.port or 3306,
-        user=url.username,
-        password=url.password or "",
-        autocommit=True,
-        **options,
-    )
+    options |= {"host": url.hostname, "port": url.port or 3306, "user": unquote(url.username)}
+    try:
+        return pymysql.connect(**options, password=unquote(url.password or ""), autocommit=True)
+    except pymysql.OperationalError as error:
+        pytest.exit(f"TEST_MYSQL_URL: {error}", 1)
 
 
 @contextmanager

@@ -119,6 +119,19 @@ def test_mysqls_strict_mode_is_on(app):
             models.insert(Profile, 1, {**VALUES, "profileid": "x" * 65})
 
 
+def test_a_file_that_is_no_database(tmp_path, make_app, caplog):
+    (tmp_path / "x.db").write_text("It is a text. " * 500)
+    make_app(DATABASE_URL=f"sqlite:///{tmp_path}/x.db")
+    with pytest.raises(ServiceError, match="^database-unavailable$"), connection():
+        pass
+    assert "file is not a database" in caplog.text
+
+
+def test_a_defect_is_no_outage(app):
+    with pytest.raises(peewee.ProgrammingError), connection():
+        raise peewee.ProgrammingError("a defect")
+
+
 # SQLite's turn to write
 
 

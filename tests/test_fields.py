@@ -161,6 +161,21 @@ def check_over_http(user, response, status, field, outcome, before):
     return newest
 
 
+@pytest.mark.parametrize("names", [["dob", "nope"], ("nope",)])
+def test_an_unknown_field_in_the_list_of_a_call(account, names):
+    with pytest.raises(ServiceError, match="^invalid-nope$"):
+        create_profile(account, account.accountid, {"nope": "x"}, user_profile_fields=names)
+
+
+def test_bytes_are_no_text(account):
+    with pytest.raises(ServiceError, match="^invalid-phone$"):
+        create_profile(account, account.accountid, {"phone": b"1"}, user_profile_fields=["phone"])
+
+
+def test_every_field_has_its_rows():
+    assert {row[0] for row in BOTH} == set(CATALOGUE), "a field lacks rows in BOTH"
+
+
 @pytest.mark.parametrize("body", [[], "text", 1])
 def test_a_body_that_is_no_mapping(account, body):
     with pytest.raises(ServiceError, match="^invalid-body$"):
