@@ -132,6 +132,17 @@ def test_a_defect_is_no_outage(app):
         raise peewee.ProgrammingError("a defect")
 
 
+def test_a_defect_in_making_tables_is_no_outage(app, monkeypatch):
+    def fail():
+        raise peewee.ProgrammingError("a defect")
+
+    monkeypatch.setattr(engines, "create_tables", fail)
+    database.obj.tables_made = False
+    with pytest.raises(peewee.ProgrammingError), connection():
+        pass
+    assert database.is_closed()
+
+
 # SQLite's turn to write
 
 
