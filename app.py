@@ -44,6 +44,7 @@ def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
     app.config["SETTINGS"] = settings
     app.config["MAX_CONTENT_LENGTH"] = settings.maximum_post_data_length
     app.config["MAX_FORM_MEMORY_SIZE"] = settings.maximum_post_data_length
+    app.config["MAX_FORM_PARTS"] = None  # as many as fit
     for blueprint in (*BLUEPRINTS, commands):
         app.register_blueprint(blueprint)
     app.register_error_handler(ServiceError, service_error)
@@ -51,15 +52,20 @@ def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
     with suppress(ServiceError), connection():
         pass
     database.close_idle()  # nothing for a fork to share
-    logging.getLogger("gunicorn.error").addFilter(without_contents)
+    for log in ("gunicorn.error", "gunicorn.access"):
+        logging.getLogger(log).addFilter(without_contents)
     return app
 
 
 def without_contents(record: logging.LogRecord) -> bool:
-    """gunicorn quotes what it cannot read, which may be a token or a profile: tell the kind."""
+    """gunicorn quotes what it cannot read, which may be a token or a profile: tell the kind.
+
+    It also decodes the paths of its access log, line breaks included: one record, one line.
+    """
     text = record.getMessage()
     if text.startswith(("Invalid request from ", "Ignored premature client disconnection")):
-        record.msg, record.args = re.split("['\"]", text)[0], ()
+        text = re.split("['\"]", text)[0]
+    record.msg, record.args = text if text.isprintable() else repr(text), ()
     return True
 
 

@@ -83,8 +83,9 @@ def description_endpoint() -> Response:
 
 
 @description.get("/")
+@description.get("/docs")
 def front_endpoint() -> WerkzeugResponse:
-    """Lead to the documentation."""
+    """Lead to the documentation, without a host that a Host header could have made up."""
     return redirect("docs/")
 
 
@@ -106,16 +107,18 @@ def sign_in() -> tuple[operations.Caller, str]:
 def body() -> dict[str, Any]:
     """The body of the request, of whichever of the three kinds; none is an empty one."""
     try:
-        text = request.get_data()
-        if len(text) < (request.content_length or 0):  # gunicorn hands on one that was cut short
-            raise ServiceError("invalid-body")
+        text = whole_text()
         if not text:
             return {}
         if request.mimetype == "application/x-www-form-urlencoded":
             pairs = parse_qsl(text.decode(), keep_blank_values=True, errors="strict")
             return dict(reversed(pairs))  # the first of a name counts
         if request.mimetype == "multipart/form-data":
-            return request.form.to_dict()
+            form = request.form.to_dict()
+            # Werkzeug puts U+FFFD for what is not UTF-8; nobody sent that.
+            if any("\ufffd" in value and value.encode() not in text for value in form.values()):
+                raise ServiceError("invalid-body")
+            return form
         if not request.is_json:
             raise ServiceError("unsupported-media-type")
         values = orjson.loads(text)
@@ -124,6 +127,18 @@ def body() -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ServiceError("invalid-body")
     return values
+
+
+def whole_text() -> bytes:
+    """The bytes of the body, which gunicorn also hands on cut short, and Werkzeug cut off."""
+    text = request.get_data()
+    if len(text) < (request.content_length or 0):
+        raise ServiceError("invalid-body")
+    ends_by_itself = request.environ.get("wsgi.input_terminated")
+    most = current_app.config["MAX_CONTENT_LENGTH"]
+    if ends_by_itself and len(text) == most and request.environ["wsgi.input"].read(1):
+        raise ServiceError("body-too-large")
+    return text
 
 
 class PrivateResponse(Response):

@@ -29,7 +29,8 @@ class SettingError(ValueError):
     """A refused setting: one line that names the variable and the value."""
 
     def __init__(self, name: str, value: object, reason: str) -> None:
-        super().__init__(f"{name}={value}: {reason}")
+        shown = str(value) if str(value).isprintable() else repr(value)
+        super().__init__(f"{name}={shown}: {reason}")
 
 
 @dataclass(frozen=True)

@@ -78,8 +78,8 @@ class Pooled(peewee.Database):
                 super()._close(connection)
 
     def fail(self) -> None:
-        """Keep none of the connections: one opened on a read-only disk would stay read-only."""
-        self._state.failed = True
+        """Trust nothing any more: a connection opened on a read-only disk would stay read-only."""
+        self._state.failed, self.tables_made = True, False
         self.close_idle()
 
     def forget(self) -> None:
@@ -249,6 +249,11 @@ def use(url: DatabaseURL) -> None:
 os.register_at_fork(after_in_child=lambda: database.obj and database.forget())
 
 
+def gone(error: BaseException | None) -> bool:
+    """Whether MySQL says that the table or the database is no longer there."""
+    return isinstance(error, peewee.ProgrammingError) and error.args[:1] in ((1046,), (1146,))
+
+
 class connection:
     """A connection for the block, the outer one if there is one, given back at its end.
 
@@ -269,7 +274,7 @@ class connection:
             raise
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        away = isinstance(error, AWAY) or type(error) is peewee.DatabaseError  # such as a torn file
+        away = isinstance(error, AWAY) or type(error) is peewee.DatabaseError or gone(error)
         if away:
             database.fail()
         if self.opened:

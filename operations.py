@@ -46,8 +46,8 @@ def update_profile(
         if profile["accountid"] != caller.accountid:
             raise ServiceError("invalid-account")
         changes = checked_fields(body, user_profile_fields, creating=False)
-        changes["updatedAt"] = timestamp(now())
         with database.writing():
+            changes["updatedAt"] = timestamp(now())
             update_columns(*sorted(changes), **changes, profileid=profileid)
     return profile | changes
 

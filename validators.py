@@ -80,7 +80,9 @@ def parse_date(text: str) -> date:
     if iso := ISO_DATE.fullmatch(text):
         try:
             parser.isoparse(text.replace(" ", "T", 1))
-            return parser.isoparse(iso[1]).date()
+            day: date = parser.isoparse(iso[1]).date()
+            if "W" not in text or f"W{day.isocalendar().week:02}" in text:  # not every year has W53
+                return day
         except ValueError:
             pass  # such as 1950-01-31 10:30 PM, which is a written date
     readings = {

@@ -23,6 +23,7 @@ REFUSED = [
     ),
     ("PAGE_SIZE", "0", "PAGE_SIZE=0: must be a whole number from 1 to 2147483647"),
     ("PAGE_SIZE", "ten", "PAGE_SIZE=ten: must be a whole number"),
+    ("PAGE_SIZE", "10\n", "PAGE_SIZE='10\\n': must be a whole number"),
     ("PAGE_SIZE", "-1", "PAGE_SIZE=-1: must be a whole number"),
     ("PAGE_SIZE", "１", "PAGE_SIZE=１: must be a whole number"),
     ("MAXIMUM_POST_DATA_LENGTH", "1e3", "MAXIMUM_POST_DATA_LENGTH=1e3: must be a whole number"),

@@ -101,6 +101,7 @@ BROKEN = [
     ("multipart/form-data; boundary=x", MULTIPART, 400, "invalid-body"),
     ("multipart/form-data; boundary=x", MULTIPART[:60], 400, "invalid-body"),
     ("multipart/form-data", MULTIPART, 400, "invalid-body"),
+    ("multipart/form-data; boundary=x", MULTIPART + b"\xff\r\n--x--\r\n", 400, "invalid-body"),
     ("multipart/form-data; boundary=\xe9", MULTIPART, 400, "invalid-body"),
     ("text/plain", b"full-name=Ada", 415, "unsupported-media-type"),
     ("application/xml", b"<a/>", 415, "unsupported-media-type"),
@@ -307,6 +308,36 @@ def test_a_body_shorter_than_it_says(user):
     text = io.BytesIO(b"contact-email=a@example.com&full-name=Ada")
     wire = {"wsgi.input": text, "wsgi.input_terminated": True, "CONTENT_LENGTH": "60"}
     assert_error(user.create(content_type=FORM, environ_overrides=wire), 400, "invalid-body")
+
+
+def test_more_chunks_than_the_limit(make_app):
+    user = Person(make_app(USER_PROFILE_FIELDS="phone", MAXIMUM_POST_DATA_LENGTH=100))
+    for length, status in ((94, 201), (95, 413), (500, 413)):
+        wire = {"wsgi.input": io.BytesIO(b"phone=" + b"1" * length), "wsgi.input_terminated": True}
+        response = user.create(content_type=FORM, environ_overrides=wire)
+        assert response.status_code == status
+    assert_error(response, 413, "body-too-large")
+
+
+def test_a_replacement_character_that_was_sent_is_kept(user):
+    body = {**GOOD, "full-name": "\ufffd"}
+    made = user.create(body, content_type="multipart/form-data")
+    assert made.json["fullName"] == "\ufffd"
+
+
+def test_as_many_parts_as_fit(user):
+    part = b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\n\r\n'
+    response = user.create(
+        part * 1_001 + MULTIPART + b"\r\n--x--\r\n",
+        content_type="multipart/form-data; boundary=x",
+    )
+    assert response.status_code == 201
+
+
+def test_a_path_makes_one_line_of_the_access_log(app, caplog):
+    with caplog.at_level(logging.INFO, "gunicorn.access"):
+        logging.getLogger("gunicorn.access").info('"%(m)s %(U)s"', {"m": "GET", "U": "/a\nforged"})
+    assert caplog.messages == ["""'"GET /a\\nforged"'"""]
 
 
 def test_gunicorn_quotes_nothing_that_it_cannot_read(app, caplog):

@@ -24,7 +24,8 @@ def test_the_front_leads_to_the_page(app):
 
 def test_a_missing_slash_is_led_on(app):
     response = app.test_client().get("/docs")
-    assert (response.status_code, response.headers["Cache-Control"]) == (308, "no-store")
+    assert (response.status_code, response.headers["Cache-Control"]) == (302, "no-store")
+    assert response.headers["Location"] == "docs/"
 
 
 def test_the_page_asks_nothing_of_the_network(app):
