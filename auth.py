@@ -15,8 +15,11 @@ BEARER = re.compile("bearer +([0-9a-f]{64})", re.IGNORECASE)
 
 
 class SignedIn(NamedTuple):
+    """An account of the application, as it was when the request began."""
+
     accountid: str
     administrator: bool
+    appid: str
 
 
 def token_hash(token: str) -> str:
@@ -34,7 +37,7 @@ def signed_in(authorization: str | None, appid: str) -> SignedIn:
         moment = timestamp(time.time_ns())
         row = select_caller(appid=appid, hash=token_hash(bearer[1]), moment=moment).fetchone()
         if row:
-            return SignedIn(row[0], bool(row[1]))
+            return SignedIn(row[0], bool(row[1]), appid)
     raise ServiceError("sign-in-required")
 
 

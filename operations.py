@@ -68,7 +68,8 @@ def create_profile(
     """
     appid = application(appid)
     with connection():
-        require_account(accountid, appid)
+        if accountid != caller.accountid or getattr(caller, "appid", None) != appid:
+            require_account(accountid, appid)  # only a caller of this application surely exists
         if accountid != caller.accountid:
             raise ServiceError("invalid-account")
         values = checked_fields(body, user_profile_fields, creating=True)

@@ -4,6 +4,7 @@ import fcntl
 import os
 import threading
 import time
+from types import SimpleNamespace
 
 import peewee
 import pytest
@@ -16,6 +17,7 @@ from errors import ServiceError
 from models import Account, Profile, identifier
 from operations import create_profile, list_profiles
 
+NOBODY = {"accountid": "acct_0123456789abcdef", "administrator": False}
 VALUES = {"appid": "clash", "accountid": "acct_0123456789abcdef"}
 
 
@@ -54,6 +56,12 @@ def test_default_is_both_or_neither(app, user, monkeypatch):
     assert Account.get_by_id(user.accountid).profileid is None
     made = create_profile(user.account, user.accountid, body)
     assert Account.get_by_id(user.accountid).profileid == made["profileid"]
+
+
+def test_a_caller_of_no_account(app):
+    for caller in (SimpleNamespace(**NOBODY), SimpleNamespace(**NOBODY, appid="another")):
+        with pytest.raises(ServiceError, match="^invalid-accountid$"):
+            create_profile(caller, caller.accountid, {})
 
 
 @pytest.mark.parametrize("default", ["True", "1", "yes", "", " true", False, 1, None, ["true"]])
