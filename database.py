@@ -78,8 +78,8 @@ class Pooled(peewee.Database):
                 super()._close(connection)
 
     def fail(self) -> None:
-        """Trust nothing any more: a connection opened on a read-only disk would stay read-only."""
-        self._state.failed, self.tables_made = True, False
+        """Keep none of the connections: one opened on a read-only disk would stay read-only."""
+        self._state.failed = True
         self.close_idle()
 
     def forget(self) -> None:

@@ -278,7 +278,7 @@ def test_any_raw_request(world, method, path):
     statuses = Counter()
 
     @tried(
-        200,
+        300,
         query=mostly(target, st.just(b"")).flatmap(lambda b: (query | BYTES).map(b.__add__)),
         authorization=mostly(f"Bearer {person.token}", HEADER | HEADER.map("Bearer {}".format)),
         appid=mostly(person.appid, HEADER),
