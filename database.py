@@ -267,8 +267,9 @@ class connection:
     """A connection for the block, the outer one if there is one, given back at its end.
 
     The first one makes the tables. Raises ServiceError("database-unavailable") when the database
-    is away, full, read-only or locked for too long; the log says which. A class, because two for
-    each request as Peewee's context in a generator were 7 of a listing's 180 µs.
+    is away, full, read-only, locked for too long or no longer has its tables; the log says which.
+    A class, because two for each request as Peewee's context in a generator were 7 of a listing's
+    180 µs.
     """
 
     opened = False
