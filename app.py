@@ -4,85 +4,126 @@ import logging
 import os
 import re
 from collections.abc import Mapping
-from contextlib import suppress
+from secrets import token_hex
 from typing import Any
 
-from click import ClickException
-from flask import Flask, Response
+from click import ClickException, get_current_context
+from flask import Flask, Response, current_app, has_app_context, has_request_context, request
+from flask.logging import default_handler
 from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as WerkzeugResponse
 
 import config
-from blueprints import BLUEPRINTS, JSON, FormRequest, PrivateResponse, answer
+import operations
+from blueprints import BLUEPRINTS, JSON, json_response
 from commands import commands
-from database import connection, database, use
-from errors import STATUSES, ServiceError
+from database import bind, connection, db
+from errors import ServiceError
 
 RETRY_SECONDS = "2"
-CODES = {status: code for code, status in STATUSES.items()}
+HTTP_CODES = {
+    404: "not-found",
+    405: "method-not-allowed",
+    413: "body-too-large",
+    500: "internal-error",
+}
+"""The codes of the errors that Flask raises by itself. Any other is invalid-body."""
+REQUEST_ID = re.compile("[A-Za-z0-9._-]{1,128}")
 
 
 class StartError(ClickException, RuntimeError):
-    """A start refused: ``flask`` tells the first in one line, ``gunicorn --preload`` the second."""
+    """A refused start: ``flask`` prints the first in one line, ``gunicorn`` the second."""
+
+
+class RequestLines(logging.Formatter):
+    """Begins each line of a record with the id of the request, so that none can be forged."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        prefix = f"request_id={request_id()} " if has_request_context() else ""
+        return "\n".join(prefix + line for line in super().format(record).splitlines())
 
 
 def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
-    """The service, its settings read from the environment and then from the overrides.
+    """Return the service, its settings read from the environment and then from the overrides.
 
-    Overrides that are no settings of the service are Flask's own, such as TESTING. Raises
-    StartError for a bad setting. Missing tables are made; a database that is away is logged and
-    asked again at each request, so that a worker can start before it is back.
+    Overrides that are not settings of the service are Flask's own, such as TESTING. Raises
+    StartError for a bad setting. Missing tables are made, for a command when it first needs them.
+    A database that is away is logged and asked again at each request, so that a worker can start
+    before it is back.
     """
     try:
         settings = config.load({**os.environ, **(overrides or {})})
-        use(settings.database)
+        bind(settings.database_url)
     except config.SettingError as error:
         raise StartError(str(error)) from error
     app = Flask(__name__, static_folder=None)
-    app.request_class, app.response_class = FormRequest, PrivateResponse
     app.config.update(overrides or {})
     app.config["SETTINGS"] = settings
     app.config["MAX_CONTENT_LENGTH"] = settings.maximum_post_data_length
-    app.config["MAX_FORM_MEMORY_SIZE"] = settings.maximum_post_data_length
-    app.config["MAX_FORM_PARTS"] = None  # as many as fit
+    app.url_map.merge_slashes = False  # a redirect would repeat the Host header
     for blueprint in (*BLUEPRINTS, commands):
         app.register_blueprint(blueprint)
+    app.after_request(finish)
     app.register_error_handler(ServiceError, service_error)
     app.register_error_handler(HTTPException, http_error)
-    with suppress(ServiceError), connection():
-        pass
-    database.close_idle()  # nothing for a fork to share
-    for log in ("gunicorn.error", "gunicorn.access"):
-        logging.getLogger(log).addFilter(without_contents)
+    default_handler.setFormatter(RequestLines("[%(asctime)s] %(levelname)s: %(message)s"))
+    operations.bind(lambda: active_settings(settings))
+    if not get_current_context(silent=True):
+        make_tables(app)
     return app
 
 
-def without_contents(record: logging.LogRecord) -> bool:
-    """gunicorn quotes what it cannot read, which may be a token or a profile: tell the kind.
+def active_settings(latest: config.Settings) -> config.Settings:
+    """Return the settings of the active application, or the latest outside of one of ours."""
+    active = current_app.config.get("SETTINGS") if has_app_context() else None
+    return active if isinstance(active, config.Settings) else latest
 
-    It also decodes the paths of its access log, line breaks included: one record, one line.
+
+def make_tables(app: Flask) -> None:
+    """Make the missing tables before gunicorn forks, and leave no connection open."""
+    try:
+        with connection():
+            pass
+    except ServiceError as error:
+        app.logger.error("database unavailable: %s", error.__cause__)
+    db.close()
+
+
+def request_id() -> str:
+    """Return the id of the request: the router's, or a new one."""
+    given = request.headers.get("X-Request-Id", "")
+    new = given if REQUEST_ID.fullmatch(given) else token_hex(16)
+    return str(request.environ.setdefault("profiles.request_id", new))
+
+
+def finish(response: Response) -> Response:
+    """Set the headers of every answer. It is one caller's, at one moment: nothing may store it.
+
+    Flask's own redirects, such as that of an empty path, would repeat the Host header.
     """
-    text = record.getMessage()
-    if text.startswith(("Invalid request from ", "Ignored premature client disconnection")):
-        text = re.split("['\"]", text)[0]
-    record.msg, record.args = text if text.isprintable() else repr(text), ()
-    return True
+    if response.status_code == 308:
+        response = service_error(ServiceError("not-found"))
+    response.headers["Cache-Control"] = "no-store"
+    response.headers["X-Request-Id"] = request_id()
+    return response
 
 
 def service_error(error: ServiceError) -> Response:
-    """The error as its JSON body, with the header that its status asks for."""
-    response = answer({"object": "error", "message": error.code}, error.status)
+    """Return the error as its JSON body, with the header that its status asks for."""
+    request.environ["profiles.code"] = error.code
+    response = json_response({"object": "error", "message": error.code}, error.status)
     if error.status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
     if error.status == 503:
         response.headers["Retry-After"] = RETRY_SECONDS
+        current_app.logger.error("database unavailable: %s", error.__cause__)
     return response
 
 
 def http_error(error: HTTPException) -> WerkzeugResponse:
-    """An error that Flask raised by itself, with the headers it gave it, such as Allow."""
+    """Return an error that Flask raised by itself, with the headers it gave it, such as Allow."""
     response = error.get_response()
-    code = CODES.get(response.status_code, "invalid-body")
+    code = HTTP_CODES.get(response.status_code, "invalid-body")
     response.data = service_error(ServiceError(code)).data
-    response.headers |= {"Content-Type": JSON, "Cache-Control": "no-store"}
+    response.headers["Content-Type"] = JSON
     return response

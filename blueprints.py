@@ -1,21 +1,25 @@
 """One blueprint for each endpoint: HTTP in, one operation, JSON out."""
 
 from collections.abc import Iterator
+from io import BytesIO
 from itertools import chain
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import orjson
-from flask import Blueprint, Request, Response, current_app, redirect, request
+from flask import Blueprint, Response, current_app, redirect, request
 from flask_swagger_ui import get_swaggerui_blueprint
 from gunicorn.http.errors import ParseException
+from werkzeug.datastructures import Headers
+from werkzeug.exceptions import RequestEntityTooLarge
+from werkzeug.formparser import MultiPartParser
 from werkzeug.wrappers import Response as WerkzeugResponse
 
 import operations
-from auth import signed_in
-from database import connection, database
+from accounts import SignedIn, authenticate
+from database import connection, db
 from errors import ServiceError
-from models import Listed, Profile, Session
+from models import Account, ListedModel, Profile, Session
 
 JSON = "application/json"
 
@@ -37,18 +41,18 @@ BLUEPRINTS = (update_profile, create_profile, profiles, sessions, health, descri
 def update_profile_endpoint() -> Response:
     """Update the configured fields of one of the caller's own profiles."""
     with connection():
-        caller, appid = sign_in()
-        profileid = request.args.get("profileid")
-        return answer(operations.update_profile(caller, profileid, body(), appid=appid))
+        caller, profileid = sign_in(), request.args.get("profileid")
+        profile = operations.update_profile(caller, profileid, body(), appid=caller.appid)
+    return json_response(profile)
 
 
 @create_profile.post("/api/user/create-profile")
 def create_profile_endpoint() -> Response:
     """Create a profile for the caller's own account."""
     with connection():
-        caller, appid = sign_in()
-        accountid = request.args.get("accountid")
-        return answer(operations.create_profile(caller, accountid, body(), appid=appid), 201)
+        caller, accountid = sign_in(), request.args.get("accountid")
+        profile = operations.create_profile(caller, accountid, body(), appid=caller.appid)
+    return json_response(profile, 201)
 
 
 @profiles.get("/api/administrator/profiles")
@@ -65,10 +69,11 @@ def sessions_endpoint() -> Response:
 
 @health.get("/health")
 def health_endpoint() -> Response:
-    """Tell whether the service can reach its database."""
+    """Read each table, and so tell whether the service can serve requests."""
     with connection():
-        database.execute_sql("SELECT 1").fetchone()
-    return answer({"object": "health", "status": "ok"})
+        for model in (Account, Profile, Session):
+            db.execute(model.select().limit(1)).fetchone()
+    return json_response({"object": "health", "status": "ok"})
 
 
 @description.get("/openapi.json")
@@ -79,33 +84,27 @@ def description_endpoint() -> Response:
     views = current_app.view_functions
     rules = current_app.url_map.iter_rules()
     summaries = {rule.rule: views[rule.endpoint].__doc__ for rule in rules}
-    return answer(describe(operations.settings(), summaries))
+    return json_response(describe(operations.settings(), summaries))
 
 
 @description.get("/")
 @description.get("/docs")
 def front_endpoint() -> WerkzeugResponse:
-    """Lead to the documentation, without a host that a Host header could have made up."""
+    """Redirect to the documentation by a relative address, without the Host header."""
     return redirect("docs/")
 
 
-class FormRequest(Request):
-    """A request whose broken form is an error, where Flask's is an empty form."""
-
-    def make_form_data_parser(self) -> Any:
-        parser = super().make_form_data_parser()
-        parser.silent = False
-        return parser
-
-
-def sign_in() -> tuple[operations.Caller, str]:
-    """The caller and the application of the request."""
-    appid = operations.application(request.headers.get("X-Appid"))
-    return signed_in(request.headers.get("Authorization"), appid), appid
+def sign_in() -> SignedIn:
+    """Return the caller of the request. The log shows the account and the application."""
+    appid = operations.checked_appid(request.headers.get("X-Appid"))
+    request.environ["profiles.appid"] = appid
+    caller = authenticate(request.headers.get("Authorization"), appid)
+    request.environ["profiles.account"] = caller.accountid
+    return caller
 
 
 def body() -> dict[str, Any]:
-    """The body of the request, of whichever of the three kinds; none is an empty one."""
+    """Return the body of the request, of any of the three kinds; no body is an empty one."""
     try:
         text = whole_text()
         if not text:
@@ -114,56 +113,55 @@ def body() -> dict[str, Any]:
             pairs = parse_qsl(text.decode(), keep_blank_values=True, errors="strict")
             return dict(reversed(pairs))  # the first of a name counts
         if request.mimetype == "multipart/form-data":
-            form = request.form.to_dict()
-            # Werkzeug puts U+FFFD for what is not UTF-8; nobody sent that.
-            if any("\ufffd" in value and value.encode() not in text for value in form.values()):
-                raise ServiceError("invalid-body")
-            return form
+            boundary = request.mimetype_params["boundary"].encode("ascii")
+            form, _ = PlainParts().parse(BytesIO(text), boundary, len(text))
+            return {name: value.encode("latin-1").decode() for name, value in form.items()}
         if not request.is_json:
             raise ServiceError("unsupported-media-type")
         values = orjson.loads(text)
-    except (ValueError, ParseException) as error:  # the second is gunicorn's, of broken chunks
+    except RequestEntityTooLarge as error:
+        raise ServiceError("body-too-large") from error
+    except (ValueError, KeyError, ParseException) as error:  # the last: gunicorn's, of chunks
         raise ServiceError("invalid-body") from error
     if not isinstance(values, dict):
         raise ServiceError("invalid-body")
     return values
 
 
+class PlainParts(MultiPartParser):
+    """Keeps each byte of a text as one character, where Werkzeug replaces what is not UTF-8."""
+
+    def get_part_charset(self, headers: Headers) -> str:
+        return "latin-1"
+
+
 def whole_text() -> bytes:
-    """The bytes of the body, which gunicorn also hands on cut short, and Werkzeug cut off."""
+    """Return the bytes of the body, of which gunicorn and Werkzeug may both give only a part."""
     text = request.get_data()
-    if len(text) < (request.content_length or 0):
+    if len(text) < (request.content_length or 0):  # the client sent less
         raise ServiceError("invalid-body")
-    ends_by_itself = request.environ.get("wsgi.input_terminated")
+    chunked = request.environ.get("wsgi.input_terminated")
     most = current_app.config["MAX_CONTENT_LENGTH"]
-    if ends_by_itself and len(text) == most and request.environ["wsgi.input"].read(1):
+    if chunked and len(text) == most and request.environ["wsgi.input"].read(1):
         raise ServiceError("body-too-large")
     return text
 
 
-class PrivateResponse(Response):
-    """An answer is one caller's, at one moment: nobody may keep it."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.headers["Cache-Control"] = "no-store"
+def json_response(value: Any, status: int = 200) -> Response:
+    """Return the value as JSON."""
+    return Response(orjson.dumps(value), status, content_type=JSON)
 
 
-def answer(value: Any, status: int = 200) -> Response:
-    """The value as JSON."""
-    return PrivateResponse(orjson.dumps(value), status, content_type=JSON)
-
-
-def listing(model: Listed) -> Response:
-    """A page as JSON, sent as it is read when it is long, with a link to the next."""
+def listing(model: ListedModel) -> Response:
+    """Return a page as JSON, sent as it is read when it is long, with a link to the next."""
     query = request.args.to_dict()
     with connection():
-        caller, appid = sign_in()
-        page = operations.list_page(model, caller, appid, query)
+        caller = sign_in()
+        page = operations.list_page(model, caller, caller.appid, query)
     if page.rest is None:
-        response = answer(page.first or None)
+        response = json_response(page.first or None)
     else:
-        response = PrivateResponse(array_text(chain([page.first], page.rest)), content_type=JSON)
+        response = Response(array_text(chain([page.first], page.rest)), content_type=JSON)
     if page.next:
         kept = {name: query[name] for name in ("accountid", "limit") if query.get(name)}
         link = urlencode({**kept, "after": page.next})
@@ -172,7 +170,7 @@ def listing(model: Listed) -> Response:
 
 
 def array_text(batches: Iterator[list[dict[str, Any]]]) -> Iterator[bytes]:
-    """The text of one JSON array, a batch at a time."""
+    """Return the text of one JSON array, a batch at a time."""
     opening = b"["
     for batch in batches:
         yield opening + orjson.dumps(batch)[1:-1]

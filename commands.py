@@ -3,163 +3,126 @@
 import json
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from secrets import token_hex
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import click
 from flask import Blueprint
 
-from auth import token_hash
-from database import connection, create_tables, database
+import accounts
+import operations
+from database import connection, create_tables, db
 from errors import ServiceError
-from models import Account, Session, identifier, insert, listed, now, timestamp
-from operations import application, create_profile, settings
-from validators import BOUNDED_FIELDS, CATALOGUE, is_identifier
+from models import timestamp
+from validators import BOUNDED_FIELDS, CATALOGUE
 
+SECONDS = click.IntRange(1, 2**31 - 1)  # as many as the column holds
+DAYS = click.IntRange(0, 36_500)
 DAY_NANOSECONDS = 86_400 * 10**9
-PURGE_BATCH = 1_000
-"""Sessions looked at in one transaction, so that nobody waits long for a lock."""
-DURATION = click.IntRange(1, 2**31 - 1)
-"""Seconds, as many as the column holds."""
+ACCOUNTID = click.argument("accountid")
+APPID = click.option("--appid", help="The application.  [default: the service's own]")
 
 commands = Blueprint("commands", __name__, cli_group=None)
 
 
-@contextmanager
-def connected() -> Iterator[None]:
-    """A connection for the command, whose failure is one line: the code."""
-    try:
-        with connection():
-            yield
-    except ServiceError as error:
-        raise click.ClickException(error.code) from error
+def command(name: str) -> Callable[[Callable[..., Any]], Any]:
+    """Make a function a command. It prints what the function returns, an object as JSON.
 
-
-def show(value: dict[str, Any]) -> None:
-    click.echo(json.dumps(value))
-
-
-@commands.cli.command("init-db")
-def init_db_command() -> None:
-    """Make the missing tables and indexes."""
-    with connected():
-        create_tables()
-    show({"object": "database", "engine": settings().database.engine})
-
-
-@commands.cli.command("create-account")
-@click.option("--administrator", is_flag=True)
-@click.option("--appid")
-def create_account_command(administrator: bool, appid: str | None) -> None:
-    """Make an account."""
-    with connected():
-        show(create_account(application(appid), administrator=administrator))
-
-
-@commands.cli.command("create-session")
-@click.argument("accountid")
-@click.option("--duration", default=28_800, show_default=True, type=DURATION, metavar="SECONDS")
-def create_session_command(accountid: str, duration: int) -> None:
-    """Make a session of an account; its token is shown this once."""
-    with connected():
-        show(create_session(accountid, duration))
-
-
-@commands.cli.command("end-session")
-@click.argument("sessionid")
-def end_session_command(sessionid: str) -> None:
-    """End a session at once."""
-    with connected():
-        show(end_session(sessionid))
-
-
-@commands.cli.command("purge-sessions")
-@click.option("--days", default=30, show_default=True, type=click.IntRange(0, 36_500))
-def purge_sessions_command(days: int) -> None:
-    """Delete the sessions that ended or expired some days ago."""
-    with connected():
-        before = timestamp(time.time_ns() - days * DAY_NANOSECONDS)
-        show({"object": "purge", "count": purge_sessions(before)})
-
-
-@commands.cli.command("demo")
-def demo_command() -> None:
-    """Make a few accounts with profiles, and print a curl line for each operation."""
-    with connected():
-        click.echo(demo())
-
-
-def create_account(appid: str, *, administrator: bool = False) -> dict[str, Any]:
-    """Store a new account and answer it."""
-    made = timestamp(now())
-    key = {"accountid": identifier("acct")}
-    account = {"appid": appid, "administrator": administrator, "profileid": None}
-    account |= {"createdAt": made, "updatedAt": made}
-    with database.writing():
-        Account.insert({**key, **account}).execute()
-    return {**key, "object": "account", **account}
-
-
-def create_session(accountid: str, duration: int) -> dict[str, Any]:
-    """Store a new session and answer it with its token, of which only the hash is kept.
-
-    Raises ServiceError("invalid-accountid").
+    A failure is one line, the code, after the reason if there is one.
     """
-    known = is_identifier("acct", accountid)
-    account = Account.get_or_none(Account.accountid == accountid) if known else None
-    if account is None:
-        raise ServiceError("invalid-accountid", 404)
-    token = token_hex(32)
-    with database.writing():
-        moment = now()
-        session = {"sessionid": identifier("sess"), "appid": account.appid}
-        session |= {"accountid": accountid, "tokenHash": token_hash(token)}
-        session |= {"duration": duration, "csrfToken": token_hex(32)}
-        session |= {"expiresAt": timestamp(moment + duration * 10**9)}
-        row = insert(Session, moment, session | {"lastVerifiedAt": timestamp(moment)})
-    return {**Session.as_objects([row])[0], "token": token}
+
+    def decorated(function: Callable[..., Any]) -> Any:
+        @commands.cli.command(name)
+        @wraps(function)
+        def run(**options: Any) -> None:
+            try:
+                with connection():
+                    result = function(**options)
+            except ServiceError as error:
+                if error.__cause__:
+                    click.echo(f"database unavailable: {error.__cause__}", err=True)
+                raise click.ClickException(error.code) from error
+            click.echo(result if isinstance(result, str) else json.dumps(result))
+
+        return run
+
+    return decorated
 
 
+@command("init-db")
+def init_db() -> dict[str, Any]:
+    """Make the missing tables and indexes; fail when a table lacks a column."""
+    create_tables()
+    return {"object": "database", "engine": db.engine}
+
+
+@command("create-account")
+@click.option("--administrator", is_flag=True, help="Make it an administrator's.")
+@APPID
+def create_account(administrator: bool, appid: str | None) -> dict[str, Any]:
+    """Make an account."""
+    return accounts.create_account(operations.checked_appid(appid), administrator=administrator)
+
+
+@command("find-accounts")
+@click.argument("email")
+@APPID
+def find_accounts(email: str, appid: str | None) -> dict[str, Any]:
+    """Find the accounts that have a profile with this e-mail address."""
+    found = accounts.find_accounts(email, operations.checked_appid(appid))
+    return {"object": "accounts", "data": found}
+
+
+@command("set-administrator")
+@ACCOUNTID
+@click.option("--off", is_flag=True, help="Make it an ordinary account again.")
+def set_administrator(accountid: str, off: bool) -> dict[str, Any]:
+    """Make an account an administrator's."""
+    return accounts.set_administrator(accountid, not off)
+
+
+@command("create-session")
+@ACCOUNTID
+@click.option("--duration", default=28_800, type=SECONDS, show_default=True, help="In seconds.")
+def create_session(accountid: str, duration: int) -> dict[str, Any]:
+    """Make a session of an account; its token is shown only now."""
+    return accounts.create_session(accountid, duration)
+
+
+@command("end-session")
+@click.argument("sessionid")
 def end_session(sessionid: str) -> dict[str, Any]:
-    """End a session, if it has not ended yet, and answer it. Raises ServiceError."""
-    found = Session.sessionid == sessionid
-    if not is_identifier("sess", sessionid) or not Session.select().where(found).exists():
-        raise ServiceError("invalid-sessionid", 404)
-    moment = timestamp(now())
-    with database.writing():
-        Session.update(endedAt=moment, updatedAt=moment).where(
-            found, Session.endedAt.is_null()
-        ).execute()
-    row = database.execute(Session.select(*listed(Session)).where(found)).fetchone()
-    return Session.as_objects([row])[0]
+    """End a session at once."""
+    return accounts.end_session(sessionid)
 
 
-def purge_sessions(before: str) -> int:
-    """Delete the sessions ended or expired by then, walking the table once; answer how many."""
-    over = (Session.expiresAt <= before) | (Session.endedAt <= before)
-    deleted, last = 0, 0
-    while True:
-        further = Session.select(Session.id).where(Session.id > last).order_by(Session.id)
-        rows = database.execute(further.limit(PURGE_BATCH)).fetchall()
-        if not rows:
-            return deleted
-        walked = Session.id.between(last + 1, rows[-1][0])
-        with database.writing():
-            deleted += Session.delete().where(walked, over).execute()
-        last = rows[-1][0]
+@command("end-sessions")
+@ACCOUNTID
+def end_sessions(accountid: str) -> dict[str, Any]:
+    """End all running sessions of an account at once."""
+    return {"object": "end", "count": accounts.end_sessions(accountid)}
 
 
+@command("purge-sessions")
+@click.option("--days", default=30, type=DAYS, show_default=True, help="How long ago.")
+def purge_sessions(days: int) -> dict[str, Any]:
+    """Delete the sessions that ended or expired so many days ago, or more."""
+    before = timestamp(time.time_ns() - days * DAY_NANOSECONDS)
+    return {"object": "purge", "count": accounts.purge_sessions(before)}
+
+
+@command("demo")
 def demo() -> str:
-    """Make the demo's accounts and answer the lines that try the service with them."""
+    """Make a few accounts with profiles, and print a curl line for each operation."""
+    appid = operations.settings().appid
     for name in ("Grace Hopper", "Edsger Dijkstra", "Ada Lovelace"):
-        accountid = create_account(settings().appid)["accountid"]
-        caller = Account(accountid=accountid, administrator=False)
-        profile = create_profile(caller, accountid, demo_fields(name))
-    administrator = create_account(settings().appid, administrator=True)
+        accountid = accounts.create_account(appid)["accountid"]
+        caller = accounts.SignedIn(accountid, False, appid)
+        profile = operations.create_profile(caller, accountid, demo_fields(name))
+    administrator = accounts.create_account(appid, administrator=True)
     user, admin = (
-        f"-H 'Authorization: Bearer {create_session(account, 28_800)['token']}'"
+        f"-H 'Authorization: Bearer {accounts.create_session(account, 28_800)['token']}'"
         for account in (accountid, administrator["accountid"])
     )
     page = f"http://127.0.0.1:{os.environ.get('FLASK_RUN_PORT', 5000)}/"
@@ -183,11 +146,12 @@ curl {admin} '{page}api/administrator/profiles?limit=2'
 
 
 def demo_fields(name: str) -> dict[str, str]:
-    """A body that the configured fields accept."""
+    """Return a body that the configured fields accept."""
     email = f"{name.split()[0].lower()}@example.com"
     samples = {"name": name, "email": email, "date": "1815-12-10", "text": "London"}
-    fields = {field: samples[CATALOGUE[field].rule] for field in settings().user_profile_fields}
-    for field, (least, most) in zip(BOUNDED_FIELDS, settings().lengths, strict=True):
+    settings = operations.settings()
+    fields = {field: samples[CATALOGUE[field].rule] for field in settings.user_profile_fields}
+    for field, (least, most) in zip(BOUNDED_FIELDS, settings.lengths, strict=True):
         if field in fields:
             fields[field] = name.ljust(least, ".")[:most]
     return fields

@@ -1,4 +1,4 @@
-"""The environment, checked: a mapping of variables in, the settings of one service out."""
+"""The settings of the service, read from the environment and checked."""
 
 import re
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ SSL_MODES = ("DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"
 
 
 class SettingError(ValueError):
-    """A refused setting: one line that names the variable and the value."""
+    """A setting that is refused. The message is one line: variable, value, reason."""
 
     def __init__(self, name: str, value: object, reason: str) -> None:
         shown = str(value) if str(value).isprintable() else repr(value)
@@ -35,7 +35,7 @@ class SettingError(ValueError):
 
 @dataclass(frozen=True)
 class DatabaseURL:
-    """Where the database is: ``path`` on SQLite, the rest on MySQL."""
+    """Where the database is: a ``path`` for SQLite, the other fields for MySQL."""
 
     engine: str
     path: str = ""
@@ -50,10 +50,10 @@ class DatabaseURL:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the service runs with."""
+    """The settings of one service."""
 
     appid: str
-    database: DatabaseURL
+    database_url: DatabaseURL
     user_profile_fields: tuple[str, ...]
     lengths: Lengths
     page_size: int
@@ -61,14 +61,16 @@ class Settings:
 
 
 def load(variables: Mapping[str, object]) -> Settings:
-    """The checked settings; an empty variable counts as not set. Raises SettingError."""
+    """Return the checked settings. An empty variable counts as not set. Raises SettingError."""
     given = {name: value for name, value in variables.items() if value not in (None, "")}
     values = {name: str(given.get(name, default)) for name, default in DEFAULTS.items()}
     if not APPID.fullmatch(values["APPID"]):
         raise SettingError("APPID", values["APPID"], f"must match {APPID.pattern}")
+    if "WEB_CONCURRENCY" in given:  # gunicorn's; with 0 it would start and never answer
+        whole_number({"WEB_CONCURRENCY": str(given["WEB_CONCURRENCY"])}, "WEB_CONCURRENCY", least=1)
     return Settings(
         appid=values["APPID"],
-        database=database_url(values["DATABASE_URL"]),
+        database_url=database_url(values["DATABASE_URL"]),
         user_profile_fields=profile_fields(values["USER_PROFILE_FIELDS"]),
         lengths=tuple(length_bounds(values, name) for name in BOUNDED_FIELDS),
         page_size=whole_number(values, "PAGE_SIZE", least=1),
@@ -77,7 +79,7 @@ def load(variables: Mapping[str, object]) -> Settings:
 
 
 def whole_number(values: Mapping[str, str], name: str, least: int) -> int:
-    """The variable as a number of at least ``least`` and at most 2**31 - 1."""
+    """Return the variable as a number from ``least`` to 2**31 - 1. Raises SettingError."""
     if re.fullmatch("[0-9]{1,10}", values[name]) and least <= int(values[name]) < 2**31:
         return int(values[name])
     reason = f"must be a whole number from {least} to {2**31 - 1}"
@@ -85,7 +87,7 @@ def whole_number(values: Mapping[str, str], name: str, least: int) -> int:
 
 
 def length_bounds(values: Mapping[str, str], bounded: str) -> tuple[int, int]:
-    """The inclusive length bounds of a field, in Unicode characters."""
+    """Return the inclusive length bounds of a field, in Unicode characters."""
     name = f"PROFILE_{bounded.upper().replace('-', '_')}_LENGTH"
     minimum = whole_number(values, f"MINIMUM_{name}", least=0)
     maximum = whole_number(values, f"MAXIMUM_{name}", least=1)
@@ -95,7 +97,7 @@ def length_bounds(values: Mapping[str, str], bounded: str) -> tuple[int, int]:
 
 
 def profile_fields(value: str) -> tuple[str, ...]:
-    """The configured input fields, in their order."""
+    """Return the configured input fields, in their order. Raises SettingError."""
     names = tuple(name.strip() for name in value.split(","))
     for name in names:
         if name not in CATALOGUE:
@@ -106,19 +108,20 @@ def profile_fields(value: str) -> tuple[str, ...]:
 
 
 def database_url(value: str) -> DatabaseURL:
-    """The URL as hosting providers write it; what it says beyond our options is ignored.
+    """Return the parts of a URL as hosting providers write it; options not known are ignored.
 
-    The line of a refusal shows the URL without its user and password.
+    Raises SettingError, whose line shows nothing of the user or the password.
     """
-    shown = re.sub(r"^(\w[\w+.-]*://)?.*@", r"\1***@", value.partition("?")[0])
+    shown = without_credentials(value)
     try:
         url = urlsplit(value)
         host, port = url.hostname or "", url.port or 3306
     except ValueError as error:
-        raise SettingError("DATABASE_URL", shown, "is not a URL") from error
+        reason = "is not a URL; percent-encode what is special in a password"
+        raise SettingError("DATABASE_URL", shown, reason) from error
     if url.scheme == "sqlite":
         path = unquote(url.path[1:])
-        if not path or path == ":memory:" or host:
+        if path in ("", ":memory:") or "\0" in path or host:
             raise SettingError("DATABASE_URL", shown, "must name a file: sqlite:///profiles.db")
         return DatabaseURL("sqlite", path=path)
     if url.scheme not in MYSQL_SCHEMES:
@@ -139,3 +142,17 @@ def database_url(value: str) -> DatabaseURL:
         ssl_mode=mode,
         ssl_ca=options.get("sslca"),
     )
+
+
+def without_credentials(url: str) -> str:
+    """Return the URL without its user, password and options.
+
+    A user and password end at the last "@". Without one, the text before a colon may be a user.
+    """
+    scheme = (re.match(r"\w[\w+.-]*://", url) or [""])[0]
+    rest = url.removeprefix(scheme)
+    if "@" in rest:
+        rest = "***@" + rest.rpartition("@")[2]
+    elif ":" in rest and scheme != "sqlite://":
+        rest = "***"
+    return scheme + rest.partition("?")[0]

@@ -11,11 +11,11 @@ STATUSES = {
     "internal-error": 500,
     "database-unavailable": 503,
 }
-"""HTTP status of each code; a code that is not here is the sender's mistake, 400."""
+"""HTTP status of each code. Any other code means a mistake in the request, 400."""
 
 
 class ServiceError(Exception):
-    """A refusal: ``str(error)`` is the code, ``error.status`` its HTTP status."""
+    """A request that fails: ``str(error)`` is the code, ``error.status`` the HTTP status."""
 
     def __init__(self, code: str, status: int | None = None) -> None:
         super().__init__(code)

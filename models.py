@@ -1,4 +1,4 @@
-"""The tables, the objects that their rows are answered as, and the clock that orders them."""
+"""The tables, the objects that their rows are returned as, and the clock that orders the rows."""
 
 import time
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from typing import Any
 import peewee
 from peewee import BigIntegerField, BooleanField, Field, IntegerField, Query, TextField
 
-from database import AsciiField, Statement, Table, place
+from database import AsciiField, Statement, Table, parameter
 
 
 class Clock:
@@ -35,20 +35,20 @@ def second(seconds: int) -> str:
 
 
 def timestamp(nanoseconds: int) -> str:
-    """ISO 8601, UTC, to the millisecond: texts of one length, which sort as the moments do."""
+    """Return ISO 8601, UTC, to the millisecond: texts of one length, which sort as the moments."""
     return f"{second(nanoseconds // 10**9)}.{nanoseconds // 10**6 % 1000:03}Z"
 
 
+def identifier(prefix: str) -> str:
+    """Return a new identifier: the prefix and 16 hexadecimal characters."""
+    return f"{prefix}_{token_hex(8)}"
+
+
 Row = tuple[Any, ...]
-"""A listed row: its id, its public id, and the rest of ``listed``."""
+"""A row of a listed table: the values of public_columns()."""
 
 LISTING_INDEXES = ((("appid", "id"), False), (("appid", "accountid", "id"), False))
-"""For a listing of the application and of an account; neither is unique."""
-
-
-def identifier(prefix: str) -> str:
-    """A new identifier: the prefix and 16 hexadecimal characters."""
-    return f"{prefix}_{token_hex(8)}"
+"""For the listing of an application and that of an account; neither is unique."""
 
 
 class Account(Table):
@@ -60,11 +60,26 @@ class Account(Table):
     updatedAt = AsciiField()
 
 
-class Profile(Table):
+class Listed:
+    """What the two listed tables share."""
+
+    PUBLIC_ID: str
+    UNSTORED: dict[str, Any]
+    """Properties without a column: ``object``, which comes second, and one before createdAt."""
+
+    @classmethod
+    def as_objects(cls, rows: Iterable[Row]) -> list[dict[str, Any]]:
+        """Return the rows as the objects of the interface, properties in its order."""
+        names, blank = object_names(cls)  # type: ignore[arg-type]
+        return [blank | dict(zip(names, row[1:], strict=True)) for row in rows]
+
+
+class Profile(Listed, Table):
     PUBLIC_ID = "profileid"
+    UNSTORED = {"object": "profile", "fields": None}
 
     id = BigIntegerField(primary_key=True)  # the nanosecond it was made: the listing's order
-    profileid = AsciiField(unique=True)
+    profileid = AsciiField()
     appid = AsciiField()
     accountid = AsciiField()
     companyName = TextField(null=True)
@@ -81,48 +96,18 @@ class Profile(Table):
     updatedAt = AsciiField()
 
     class Meta:
-        indexes = LISTING_INDEXES
-
-    @staticmethod
-    def as_objects(rows: Iterable[Row]) -> list[dict[str, Any]]:
-        """The rows as the service answers them.
-
-        Spelled out, because ten took 5 µs so, and 13 by zipping names and values.
-        """
-        return [
-            {
-                "profileid": profileid,
-                "object": "profile",
-                "appid": appid,
-                "accountid": accountid,
-                "companyName": company_name,
-                "fullName": full_name,
-                "contactEmail": contact_email,
-                "displayEmail": display_email,
-                "displayName": display_name,
-                "phone": phone,
-                "occupation": occupation,
-                "location": location,
-                "dob": dob,
-                "website": website,
-                "fields": None,
-                "createdAt": created_at,
-                "updatedAt": updated_at,
-            }
-            for _, profileid, appid, accountid, company_name, full_name, contact_email,
-            display_email, display_name, phone, occupation, location, dob, website,
-            created_at, updated_at in rows
-        ]  # fmt: skip
+        indexes = ((("profileid",), True), *LISTING_INDEXES)
 
 
-class Session(Table):
+class Session(Listed, Table):
     PUBLIC_ID = "sessionid"
+    UNSTORED = {"object": "session", "ended": None}
 
     id = BigIntegerField(primary_key=True)  # as in Profile
-    sessionid = AsciiField(unique=True)
+    sessionid = AsciiField()
     appid = AsciiField()
     accountid = AsciiField()
-    tokenHash = AsciiField(unique=True)
+    tokenHash = AsciiField()
     duration = IntegerField()  # seconds
     csrfToken = AsciiField()
     expiresAt = AsciiField()
@@ -132,47 +117,41 @@ class Session(Table):
     updatedAt = AsciiField()
 
     class Meta:
-        indexes = LISTING_INDEXES
+        indexes = ((("sessionid",), True), (("tokenHash",), True), *LISTING_INDEXES)
 
-    @staticmethod
-    def as_objects(rows: Iterable[Row]) -> list[dict[str, Any]]:
-        """The rows as the service answers them; a session ends by itself when it expires."""
-        moment = timestamp(time.time_ns())
-        return [
-            {
-                "sessionid": sessionid,
-                "object": "session",
-                "appid": appid,
-                "accountid": accountid,
-                "duration": duration,
-                "csrfToken": csrf_token,
-                "expiresAt": expires_at,
-                "lastVerifiedAt": last_verified_at,
-                "ended": ended_at is not None or expires_at <= moment,
-                "createdAt": created_at,
-                "updatedAt": updated_at,
-            }
-            for _, sessionid, appid, accountid, duration, csrf_token, expires_at,
-            last_verified_at, ended_at, created_at, updated_at in rows
-        ]  # fmt: skip
+    @classmethod
+    def as_objects(cls, rows: Iterable[Row]) -> list[dict[str, Any]]:
+        """Return the rows as objects; a session has ended when it was ended or has expired."""
+        moment, objects = timestamp(time.time_ns()), super().as_objects(rows)
+        for each in objects:
+            each["ended"] = each.pop("endedAt") is not None or each["expiresAt"] <= moment
+        return objects
 
 
-Listed = type[Profile] | type[Session]
+ListedModel = type[Profile] | type[Session]
 
 
 @cache
-def listed(model: Listed) -> list[Field]:
-    """The columns of a listed row: all but the token's hash."""
+def public_columns(model: ListedModel) -> list[Field]:
+    """Return the columns that are read for a listing: all but the hash of a token."""
     return [field for field in model._meta.sorted_fields if field.name != "tokenHash"]
+
+
+@cache
+def object_names(model: ListedModel) -> tuple[list[str], dict[str, Any]]:
+    """Return the names of the public columns after the id, and an object without values."""
+    names = [column.name for column in public_columns(model)[1:]]
+    order = [names[0], "object", *names[1:-2], *model.UNSTORED, *names[-2:]]
+    return names, dict.fromkeys(order) | model.UNSTORED
 
 
 @Statement
 def insert_row(model: type[Table]) -> Query:
-    return model.insert({field: place(field.name) for field in model._meta.sorted_fields})
+    return model.insert({field: parameter(field.name) for field in model._meta.sorted_fields})
 
 
-def insert(model: Listed, moment: int, values: dict[str, Any]) -> Row:
-    """Store a row made at that moment and answer its listed columns.
+def insert(model: ListedModel, moment: int, values: dict[str, Any]) -> Row:
+    """Store a row made at that moment, in nanoseconds, and return its public columns.
 
     The moment is its id; if another process made a row in the very same nanosecond, the next is.
     """
@@ -182,7 +161,7 @@ def insert(model: Listed, moment: int, values: dict[str, Any]) -> Row:
     while True:
         try:
             insert_row(model, **row)
-            return tuple(row[field.name] for field in listed(model))
+            return tuple(row[field.name] for field in public_columns(model))
         except peewee.IntegrityError:
             row["id"] += 1
             if row["id"] > moment + 2:

@@ -10,7 +10,7 @@ from peewee import IntegerField
 
 from config import Settings
 from errors import STATUSES
-from models import Listed, Profile, Session, listed
+from models import ListedModel, Profile, Session, public_columns
 from validators import APPID, IDENTIFIERS, Text, listing_schema, profile_schema
 
 ANY = ("internal-error", "database-unavailable")
@@ -40,9 +40,9 @@ def describe(settings: Settings, summaries: Mapping[str, str | None]) -> dict[st
     return spec.to_dict()
 
 
-def object_schema(model: Listed) -> dict[str, Any]:
+def object_schema(model: ListedModel) -> dict[str, Any]:
     """The schema of the objects that rows are answered as, from the columns."""
-    names = model.as_objects([("",) * len(listed(model))])[0]
+    names = model.as_objects([("",) * len(public_columns(model))])[0]
     properties: dict[str, Any] = {}
     for name in names:
         column = model._meta.fields.get(name)
@@ -72,7 +72,7 @@ def body_operation(settings: Settings, *, creating: bool) -> dict[str, Any]:
     }
 
 
-def listing_operation(settings: Settings, model: Listed) -> dict[str, Any]:
+def listing_operation(settings: Settings, model: ListedModel) -> dict[str, Any]:
     """A listing: paging in the query, rows or null as the answer."""
     rows = {"type": ["array", "null"], "items": reference(model.__name__)}
     described = responses(200, rows, LISTING)

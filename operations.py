@@ -1,25 +1,40 @@
 """The four operations, for the HTTP routes and for callers in the same process.
 
-Each checks its caller's rights itself and fails with a ServiceError whose message is the code.
+Each checks the rights of its caller and fails with a ServiceError whose message is the code.
 """
 
-from collections.abc import Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from flask import current_app
 from peewee import Query
 
+import models
+from accounts import SignedIn
 from config import Settings
-from database import Statement, connection, database, place
+from database import Statement, connection, db, parameter, write
 from errors import ServiceError
 from listings import Page, read_page
-from models import Account, Listed, Profile, Session, identifier, insert, listed, now, timestamp
+from models import Account, ListedModel, Profile, Row, Session, public_columns
 from validators import APPID, is_identifier, listing_query, profile_values
+
+source: Callable[[], Settings] | None = None
+
+
+def bind(settings_of_call: Callable[[], Settings]) -> None:
+    """Let the function provide the settings of each call."""
+    global source
+    source = settings_of_call
+
+
+def settings() -> Settings:
+    """Return the settings of the application that makes the call."""
+    if source is None:
+        raise RuntimeError("no application: call create_app() first")
+    return source()
 
 
 class Caller(Protocol):
-    """Whoever makes the call: an Account will do."""
+    """The account that makes the call, such as a row of Account."""
 
     @property
     def accountid(self) -> Any: ...
@@ -35,20 +50,23 @@ def update_profile(
     appid: str | None = None,
     user_profile_fields: Iterable[str] | None = None,
 ) -> dict[str, Any]:
-    """Store the configured fields of the caller's own profile and answer the whole profile.
+    """Store the configured fields of the caller's own profile and return the whole profile.
 
     ``user_profile_fields`` replaces the configured list for this call. Raises ServiceError:
     invalid-profileid, invalid-account, or the code of the first field that fails.
     """
-    appid = application(appid)
+
+    def store() -> None:
+        changes["updatedAt"] = models.timestamp(models.now())
+        update_columns(*sorted(changes), **changes, profileid=profileid)
+
+    appid = checked_appid(appid)
     with connection():
         profile = find_profile(profileid, appid)
         if profile["accountid"] != caller.accountid:
             raise ServiceError("invalid-account")
         changes = checked_fields(body, user_profile_fields, creating=False)
-        with database.writing():
-            changes["updatedAt"] = timestamp(now())
-            update_columns(*sorted(changes), **changes, profileid=profileid)
+        write(store)
     return profile | changes
 
 
@@ -60,26 +78,32 @@ def create_profile(
     appid: str | None = None,
     user_profile_fields: Iterable[str] | None = None,
 ) -> dict[str, Any]:
-    """Store a new profile of the caller's own account and answer it.
+    """Store a new profile of the caller's own account and return it.
 
     With ``default`` exactly ``true`` in the body it becomes the account's default profile, both
     or neither. ``user_profile_fields`` replaces the configured list for this call. Raises
     ServiceError: invalid-accountid, invalid-account, or the code of the first field that fails.
     """
-    appid = application(appid)
+
+    def store() -> Row:
+        if default and db.for_update:  # on SQLite the turn to write is lock enough
+            lock_account(accountid=accountid)  # before the moment is taken: it may have to wait
+        row = models.insert(Profile, models.now(), values)
+        if default:
+            set_default_profile(profileid=row[1], updatedAt=row[-1], accountid=accountid)
+        return row
+
+    appid = checked_appid(appid)
     with connection():
-        if accountid != caller.accountid or getattr(caller, "appid", None) != appid:
-            require_account(accountid, appid)  # only a caller of this application surely exists
+        if not isinstance(caller, SignedIn) or accountid != caller.accountid:
+            require_account(accountid, appid)
         if accountid != caller.accountid:
             raise ServiceError("invalid-account")
         values = checked_fields(body, user_profile_fields, creating=True)
         wish = values.pop("default", None)
         default = wish == "true" or wish is True
-        values |= {"profileid": identifier("prof"), "appid": appid, "accountid": accountid}
-        with database.writing(), database.atomic() if default else nullcontext():
-            row = insert(Profile, now(), values)
-            if default:
-                set_default_profile(profileid=row[1], updatedAt=row[-1], accountid=accountid)
+        values |= {"profileid": models.identifier("prof"), "appid": appid, "accountid": accountid}
+        row = write(store, atomic=default)
     return Profile.as_objects([row])[0]
 
 
@@ -93,7 +117,7 @@ def list_profiles(
     after: str | None = None,
     appid: str | None = None,
 ) -> list[dict[str, Any]] | None:
-    """The application's profiles, newest first, or None when there is none.
+    """Return the application's profiles, newest first, or None when there is none.
 
     Raises ServiceError: administrator-required, invalid-limit, invalid-offset, invalid-after.
     """
@@ -111,14 +135,14 @@ def list_sessions(
     after: str | None = None,
     appid: str | None = None,
 ) -> list[dict[str, Any]] | None:
-    """The application's sessions, newest first, without their tokens; else as list_profiles."""
+    """Return the application's sessions, as list_profiles; the hash of a token is left out."""
     query = {"accountid": accountid, "all": all, "limit": limit, "offset": offset, "after": after}
     return list_page(Session, caller, appid, query).everything()
 
 
-def list_page(model: Listed, caller: Caller, appid: str | None, given: dict[str, Any]) -> Page:
-    """A page of a listing, for an administrator. Raises ServiceError, as list_profiles."""
-    appid = application(appid)
+def list_page(model: ListedModel, caller: Caller, appid: str | None, given: dict[str, Any]) -> Page:
+    """Return a page of a listing, for an administrator. Raises ServiceError, as list_profiles."""
+    appid = checked_appid(appid)
     if not caller.administrator:
         raise ServiceError("administrator-required")
     query = listing_query(given, page_size=settings().page_size)
@@ -130,17 +154,11 @@ def list_page(model: Listed, caller: Caller, appid: str | None, given: dict[str,
     return read_page(model, {"appid": appid, "accountid": accountid}, query)
 
 
-# What the operations share
+# Shared by the operations
 
 
-def settings() -> Settings:
-    """The settings of the application in whose context the call is made."""
-    found: Settings = current_app.config["SETTINGS"]
-    return found
-
-
-def application(appid: str | None) -> str:
-    """The application of the call, the service's own unless given. Raises ServiceError."""
+def checked_appid(appid: str | None) -> str:
+    """Return the application of the call, by default the service's own. Raises invalid-appid."""
     if appid is None:
         return settings().appid
     if not isinstance(appid, str) or not APPID.fullmatch(appid):
@@ -149,7 +167,7 @@ def application(appid: str | None) -> str:
 
 
 def find_profile(profileid: str | None, appid: str) -> dict[str, Any]:
-    """The profile. Raises ServiceError: invalid-profileid, 400 if not given, 404 if unknown."""
+    """Return the profile. Raises invalid-profileid: 400 when not given, 404 when unknown."""
     if not profileid:
         raise ServiceError("invalid-profileid")
     known = is_identifier("prof", profileid)
@@ -160,7 +178,7 @@ def find_profile(profileid: str | None, appid: str) -> dict[str, Any]:
 
 
 def require_account(accountid: str | None, appid: str) -> None:
-    """Raises ServiceError: invalid-accountid, 400 if not given, 404 if unknown."""
+    """Raise invalid-accountid for no account: 400 when not given, 404 when unknown."""
     if not accountid:
         raise ServiceError("invalid-accountid")
     known = is_identifier("acct", accountid)
@@ -171,7 +189,7 @@ def require_account(accountid: str | None, appid: str) -> None:
 def checked_fields(
     body: dict[str, Any] | None, names: Iterable[str] | None, *, creating: bool
 ) -> dict[str, Any]:
-    """The values to store, by property. Raises ServiceError for the first field that fails."""
+    """Return the values to store, by property. Raises ServiceError for the first that fails."""
     configured = settings()
     names = configured.user_profile_fields if names is None else tuple(names)
     given = {} if body is None else body
@@ -183,27 +201,32 @@ def checked_fields(
 
 @Statement
 def select_profile() -> Query:
-    return Profile.select(*listed(Profile)).where(
-        Profile.profileid == place("profileid"), Profile.appid == place("appid")
+    return Profile.select(*public_columns(Profile)).where(
+        Profile.profileid == parameter("profileid"), Profile.appid == parameter("appid")
     )
 
 
 @Statement
 def select_account() -> Query:
     return Account.select(Account.accountid).where(
-        Account.accountid == place("accountid"), Account.appid == place("appid")
+        Account.accountid == parameter("accountid"), Account.appid == parameter("appid")
     )
 
 
 @Statement
+def lock_account() -> Query:
+    return Account.select().where(Account.accountid == parameter("accountid")).for_update()
+
+
+@Statement
 def update_columns(*names: str) -> Query:
-    return Profile.update({name: place(name) for name in names}).where(
-        Profile.profileid == place("profileid")
+    return Profile.update({name: parameter(name) for name in names}).where(
+        Profile.profileid == parameter("profileid")
     )
 
 
 @Statement
 def set_default_profile() -> Query:
-    return Account.update(profileid=place("profileid"), updatedAt=place("updatedAt")).where(
-        Account.accountid == place("accountid")
+    return Account.update(profileid=parameter("profileid"), updatedAt=parameter("updatedAt")).where(
+        Account.accountid == parameter("accountid")
     )

@@ -2,22 +2,23 @@
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import date, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from email_validator import EmailNotValidError, validate_email
 from marshmallow import EXCLUDE, Schema, ValidationError, fields, validate, validates
 
+from dates import parse_date
 from errors import ServiceError
 
 APPID = re.compile("[A-Za-z0-9._-]{1,64}")
 IDENTIFIERS = {p: re.compile(f"{p}_[0-9a-f]{{16}}") for p in ("acct", "prof", "sess")}
 LARGEST_INTEGER = 2**63 - 1
-"""What LIMIT and OFFSET hold on SQLite; MySQL's are larger."""
+"""The largest LIMIT and OFFSET of SQLite; MySQL's are larger."""
 
 
 def is_identifier(prefix: str, text: object) -> bool:
-    """Whether the text has the form of an identifier; one that has not names nothing."""
+    """Return whether the text has the form of an identifier. Anything else cannot match a row."""
     return isinstance(text, str) and IDENTIFIERS[prefix].fullmatch(text) is not None
 
 
@@ -42,61 +43,14 @@ CATALOGUE = {
 BOUNDED_FIELDS = tuple(name for name, row in CATALOGUE.items() if row.rule == "name")
 
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-"""What JSON can write and no database can store."""
+"""JSON can contain one, no database can store it."""
 
 Lengths = tuple[tuple[int, int], ...]
 """The inclusive (minimum, maximum) lengths of the bounded fields, in Unicode characters."""
 
-ISO_DATE = re.compile(
-    r"(\d{4}-\d\d-\d\d|\d{8}|\d{4}-?W\d\d-?[1-7]|\d{4}-?\d{3})(?:[T ].*)?", re.ASCII
-)
-
-
-@lru_cache(maxsize=1)
-def date_words() -> Any:
-    """What dateutil reads a written date by: English, and no year of two digits."""
-    from dateutil.parser import parserinfo
-
-    class FullYears(parserinfo):  # type: ignore[misc]
-        def convertyear(self, year: int, century_specified: bool = False) -> int:
-            if not century_specified:
-                raise ValueError("a year of two digits")
-            return year
-
-    return FullYears()
-
-
-def parse_date(text: str) -> date:
-    """The complete date written in the text, ISO 8601 first, a time after it left out.
-
-    Nothing is filled in from today: a written date is read twice, over two defaults that
-    differ in year, month and day, and both readings must agree. Raises ValueError.
-    """
-    from dateutil import parser
-
-    if not 0 < len(text) <= 64 or not text.isascii() or text[0] in "+-":
-        # No date is longer, dateutil reads only English, and it would drop the sign of a year.
-        raise ValueError("not a date")
-    if iso := ISO_DATE.fullmatch(text):
-        try:
-            parser.isoparse(text.replace(" ", "T", 1))
-            day: date = parser.isoparse(iso[1]).date()
-            if "W" not in text or f"W{day.isocalendar().week:02}" in text:  # not every year has W53
-                return day
-        except ValueError:
-            pass  # such as 1950-01-31 10:30 PM, which is a written date
-    readings = {
-        parser.parse(text, date_words(), default=default, ignoretz=True).date()
-        for default in (datetime(2001, 1, 1), datetime(2002, 12, 28))
-    }
-    day = readings.pop()
-    if readings or not re.search(rf"(?<!\d){day.year:04}(?!\d)", text):
-        raise ValueError("not a complete date")
-    return day
-
 
 class Text(fields.String):
-    """A text stored exactly as sent; every failure is ``invalid-<field>``."""
+    """A non-empty text, stored exactly as sent; it fails with ``invalid-<field>``."""
 
     def __init__(self, field: str, **options: Any) -> None:
         code = f"invalid-{field}"
@@ -117,13 +71,12 @@ class Date(Text):
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> str:
         try:
             return parse_date(super()._deserialize(value, *args, **kwargs)).isoformat()
-        except (ValueError, OverflowError) as error:
+        except ValueError as error:
             raise self.make_error("invalid") from error
 
 
 def check_address(field: str) -> Callable[[str], None]:
-    """A valid e-mail address by its syntax, with no look at the network."""
-    from email_validator import EmailNotValidError, validate_email
+    """Return a marshmallow validator of the syntax of e-mail addresses, without the network."""
 
     def check(address: str) -> None:
         try:
@@ -135,7 +88,7 @@ def check_address(field: str) -> Callable[[str], None]:
 
 
 def profile_field(field: str, lengths: Lengths, *, creating: bool) -> Text:
-    """The marshmallow field of an input field, by its rule in the catalogue."""
+    """Return the marshmallow field of an input field, by its rule in the catalogue."""
     rule = CATALOGUE[field].rule
     if rule == "date":
         return Date(field, metadata={"description": "A complete date, ISO 8601 or written."})
@@ -151,7 +104,7 @@ def profile_field(field: str, lengths: Lengths, *, creating: bool) -> Text:
 
 
 class ConfiguredSchema(Schema):
-    """What every generated schema shares: input it does not name is left out."""
+    """The base of the generated schemas: input that the schema does not name is ignored."""
 
     class Meta:
         unknown = EXCLUDE
@@ -159,7 +112,7 @@ class ConfiguredSchema(Schema):
 
 @lru_cache(maxsize=256)
 def profile_schema(names: tuple[str, ...], lengths: Lengths, *, creating: bool) -> Schema:
-    """The schema of a list of input fields, built once for each list and operation."""
+    """Return the schema of a list of input fields, built once for each list and operation."""
     row: dict[str, Any] = {
         CATALOGUE[name].property: profile_field(name, lengths, creating=creating) for name in names
     }
@@ -172,7 +125,7 @@ def profile_schema(names: tuple[str, ...], lengths: Lengths, *, creating: bool) 
 def profile_values(
     body: object, names: tuple[str, ...], lengths: Lengths, *, creating: bool
 ) -> dict[str, Any]:
-    """The checked values by property; raises ServiceError for the first field that fails."""
+    """Return the checked values by property. Raises ServiceError for the first field that fails."""
     if not isinstance(body, Mapping):
         raise ServiceError("invalid-body")
     for name in names:
@@ -186,7 +139,7 @@ def profile_values(
 
 
 class WholeNumber(fields.Integer):
-    """ASCII digits, or a number in-process, that the database can count to."""
+    """A whole number up to LARGEST_INTEGER: ASCII digits, or an int in-process."""
 
     def __init__(self, name: str, **options: Any) -> None:
         self.code = f"invalid-{name}"
@@ -198,11 +151,11 @@ class WholeNumber(fields.Integer):
         digits = isinstance(value, str) and re.fullmatch("0*([0-9]{1,19})", value)
         if not digits:
             raise ValidationError(self.code)
-        return int(digits[1])  # Python refuses more than 4,300 digits, zeros in front included
+        return int(digits[1])  # without leading zeros: int() refuses more than 4,300 digits
 
 
 class ListingSchema(ConfiguredSchema):
-    """The query of a listing; the default of its limit is the page size."""
+    """The query of a listing. The default limit is the page size."""
 
     accountid = fields.String(metadata={"description": "Only this account's."})
     all = fields.Raw(metadata={"description": "Not empty: everything, whatever limit and offset."})
@@ -217,13 +170,14 @@ class ListingSchema(ConfiguredSchema):
 
 @lru_cache(maxsize=8)
 def listing_schema(page_size: int) -> Schema:
-    """The schema of a listing's query, built once for each page size."""
+    """Return the schema of a listing's query, built once for each page size."""
     limit = WholeNumber("limit", load_default=page_size)
     return ListingSchema.from_dict({"limit": limit}, name="Listing")()
 
 
 def listing_query(given: Mapping[str, Any], *, page_size: int) -> dict[str, Any]:
-    """The checked query; a parameter that is empty counts as not given, ``all`` overrules.
+    """Return the checked query. An empty parameter counts as not given; ``all`` replaces
+    ``limit`` and ``offset``.
 
     Raises ServiceError: invalid-limit, invalid-offset, invalid-after.
     """

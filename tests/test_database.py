@@ -4,15 +4,26 @@ import fcntl
 import os
 import threading
 import time
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import peewee
 import pytest
-from conftest import Person
+from databases import connections, cut_connections, execute, is_sqlite, name_of
+from serving import (
+    PROFILES,
+    ROOT,
+    Person,
+    assert_unavailable,
+    at_once,
+    named,
+    wait_until,
+)
 
-import database as engines
+import config
+import engines
 import models
-from database import connection, create_tables, database
+from database import bind, connection, create_tables, db, write
 from errors import ServiceError
 from models import Account, Profile, identifier
 from operations import create_profile, list_profiles
@@ -37,25 +48,40 @@ def test_a_transaction_goes_on_after_a_clash(app):
     start = models.now()
     with connection():
         insert(start)
-        with database.writing(), database.atomic():
-            assert insert(start)[0] == start + 1
+        assert write(lambda: insert(start), atomic=True)[0] == start + 1
         assert Profile.select().where(Profile.id == start + 1).exists()
 
 
-def test_default_is_both_or_neither(app, user, monkeypatch):
-    def fail(**parameters):
-        raise peewee.OperationalError("gone")
-
-    body = {"contact-email": "a@example.com", "full-name": "A", "default": "true"}
-    with monkeypatch.context() as patch:
-        patch.setattr("operations.set_default_profile", fail)
+@pytest.mark.parametrize("table", ["account", "profile"])
+def test_default_is_both_or_neither(empty_database_url, make_app, table):
+    """Whichever of the two writes fails, the other is not stored either."""
+    app = make_app(DATABASE_URL=empty_database_url)
+    user, administrator = Person(app), Person(app, administrator=True)
+    body = named("name", default="true")
+    with app.app_context():
+        assert user.account.profileid is None
+        execute(empty_database_url, f"ALTER TABLE {table} RENAME TO elsewhere")
         with pytest.raises(ServiceError, match="^database-unavailable$"):
             create_profile(user.account, user.accountid, body)
-    administrator = Person(app, administrator=True).account
-    assert list_profiles(administrator) is None
-    assert Account.get_by_id(user.accountid).profileid is None
-    made = create_profile(user.account, user.accountid, body)
-    assert Account.get_by_id(user.accountid).profileid == made["profileid"]
+        execute(empty_database_url, f"ALTER TABLE elsewhere RENAME TO {table}")
+        assert list_profiles(administrator.account) is None
+        assert default_profileid(user) is None
+        made = create_profile(user.account, user.accountid, body)
+        assert default_profileid(user) == made["profileid"]
+
+
+def default_profileid(person):
+    with connection():
+        return Account.get_by_id(person.accountid).profileid
+
+
+def test_a_caller_whose_account_is_gone(app, user):
+    caller = user.account
+    with connection():
+        Account.delete().where(Account.accountid == caller.accountid).execute()
+    for body in (named("name"), named("name", default="true")):
+        with pytest.raises(ServiceError, match="^invalid-accountid$"):
+            create_profile(caller, caller.accountid, body)
 
 
 def test_a_caller_of_no_account(app):
@@ -66,63 +92,181 @@ def test_a_caller_of_no_account(app):
 
 @pytest.mark.parametrize("default", ["True", "1", "yes", "", " true", False, 1, None, ["true"]])
 def test_any_other_default_leaves_the_account(app, user, default):
-    body = {"contact-email": "a@example.com", "full-name": "A", "default": default}
-    assert user.create(json=body).status_code == 201
-    assert Account.get_by_id(user.accountid).profileid is None
+    assert user.create(json=named("name", default=default)).status_code == 201
+    assert default_profileid(user) is None
 
 
-def test_connections_are_given_back_and_taken_again(app, user):
+# A thread's connection
+
+
+def test_a_thread_uses_one_connection_for_all_its_requests(app, user, database_url):
+    user.create(named("first"))
+    before = connections(database_url)
     for _ in range(3):
-        user.get("/api/administrator/profiles")
-    assert len(database.idle) == 1
-    with connection():
-        assert not database.idle
+        user.create(named("next"))
         with connection():
-            assert not database.is_closed()
-        assert not database.is_closed()
-    assert len(database.idle) == 1
+            with connection():
+                db.execute_sql("SELECT 1").fetchone()
+            db.execute_sql("SELECT 1").fetchone()
+    assert connections(database_url) == before
+    assert len(before) == 1
 
 
-def test_a_connection_that_failed_is_not_kept(app):
-    with pytest.raises(ServiceError):
+def test_each_thread_has_a_connection_until_it_ends(app, user, database_url):
+    user.create(named("first"))
+    before, together = connections(database_url), threading.Barrier(4)
+
+    def work():
+        app.test_client().get(PROFILES, headers=user.headers)
+        together.wait(10)
+        seen = connections(database_url) - before
+        together.wait(10)
+        return len(seen)
+
+    assert at_once(*[work] * 4) == [4] * 4
+    wait_until(lambda: connections(database_url) == before)
+    assert user.create(named("last")).status_code == 201
+
+
+def test_another_database_closes_the_connection_to_the_first(
+    empty_database_url, make_app, database_url
+):
+    first = make_app()
+    Account.get_or_none(Account.accountid == "acct_0123456789abcdef")  # outside connection()
+    assert len(connections(database_url)) == 1
+    Person(make_app(DATABASE_URL=empty_database_url)).create(named("name"))
+    wait_until(lambda: not connections(database_url))
+    assert len(connections(empty_database_url)) == 1
+    assert first.test_client().get("/health").status_code == 200
+
+
+def test_a_lost_connection_is_replaced_in_process(app, user, database_url):
+    if is_sqlite(database_url):
+        pytest.skip("SQLite has no server")
+    for _ in range(2):
+        caller = Account.get_by_id(user.accountid)  # outside connection(), as in the README
+        create_profile(caller, user.accountid, named("name"))
+        assert cut_connections(database_url) > 0
+        assert create_profile(caller, user.accountid, named("name"))["fullName"] == "name"
+
+
+def test_the_first_cause_is_told_when_a_transaction_loses_its_connection(app, user, database_url):
+    if is_sqlite(database_url):
+        pytest.skip("SQLite has no server")
+
+    def lose_connection():
+        cut_connections(database_url)
+        insert(models.now())
+
+    with pytest.raises(ServiceError, match="^database-unavailable$") as caught, connection():
+        write(lose_connection, atomic=True)
+    assert caught.value.__cause__.args[0] in (1927, 2006, 2013), caught.value.__cause__
+
+
+def test_a_defect_in_a_block_closes_the_connection(app, user, database_url):
+    """An interrupted statement may have left its result in the connection."""
+    user.create(named("first"))
+    with pytest.raises(KeyboardInterrupt), connection():
+        raise KeyboardInterrupt
+    assert not connections(database_url)
+
+
+def test_a_connection_that_failed_is_not_used_again(app, user, database_url):
+    user.create(named("first"))
+    with pytest.raises(ServiceError, match="^database-unavailable$"):
         with connection():
             raise peewee.OperationalError("gone")
-    assert not database.idle
-    with connection():
-        database.execute_sql("BEGIN")
-    assert not database.idle
+    wait_until(lambda: not connections(database_url))
+    assert user.create(named("second")).status_code == 201
 
 
-def test_a_child_has_connections_of_its_own(app, user):
+def test_a_transaction_left_open_ends_with_its_block(app, user, database_url):
+    moment = models.now()
     with connection():
+        db.execute_sql("BEGIN")
+        insert(moment)
+    execute(database_url, "UPDATE profile SET phone = '1'")  # waits for whoever holds a row
+    with connection():
+        assert not Profile.select().where(Profile.id == moment).exists()
+
+
+def test_a_child_has_a_connection_of_its_own(app, user, database_url):
+    with connection():
+        db.execute_sql("SELECT 1").fetchone()
+        before = connections(database_url)
         child = os.fork()
         if not child:
             try:
                 insert(models.now())
-                os._exit(0)
+                seen = connections(database_url)
+                os._exit(0 if before < seen and len(seen) == 2 else 2)
             finally:
                 os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
-        assert database.execute_sql("SELECT 1").fetchone() == (1,)
-    idle = list(database.idle)
-    database.forget()
-    assert not database.idle
-    with connection():
-        assert database.connection() not in idle
+        assert db.execute_sql("SELECT 1").fetchone() == (1,)
+        wait_until(lambda: connections(database_url) == before)
+    assert user.create(named("after")).status_code == 201
+
+
+# Tables
 
 
 def test_missing_indexes_are_made_again(empty_database_url, make_app):
     app = make_app(DATABASE_URL=empty_database_url)
     with app.app_context(), connection():
-        where = " ON profile" if database.engine == "mysql" else ""
-        database.execute_sql(f"DROP INDEX profile_appid_id{where}")
+        where = " ON profile" if db.engine == "mysql" else ""
+        db.execute_sql(f"DROP INDEX profile_appid_id{where}")
         create_tables()
-        names = [index.name for index in database.get_indexes("profile")]
+        names = [index.name for index in db.get_indexes("profile")]
     assert names.count("profile_appid_id") == 1
 
 
+def test_a_table_that_lacks_columns_is_named(empty_database_url, make_app, capsys):
+    app = make_app(DATABASE_URL=empty_database_url)
+    execute(empty_database_url, "ALTER TABLE profile DROP COLUMN website")
+    execute(empty_database_url, "ALTER TABLE profile DROP COLUMN phone")
+    app = make_app(DATABASE_URL=empty_database_url)
+    done = app.test_cli_runner().invoke(args=["init-db"])
+    lines = ["database unavailable: table profile lacks phone, website"]
+    assert (done.exit_code, done.stderr.splitlines()) == (
+        1,
+        [*lines, "Error: database-unavailable"],
+    )
+    assert_unavailable(app.test_client().get("/health"))
+
+
+@pytest.mark.parametrize("table", ["account", "profile", "session"])
+def test_health_reads_every_table(empty_database_url, make_app, table):
+    app = make_app(DATABASE_URL=empty_database_url)
+    assert app.test_client().get("/health").status_code == 200
+    execute(empty_database_url, f"DROP TABLE {table}")
+    assert_unavailable(app.test_client().get("/health"))
+
+
+def test_a_relative_path_is_one_file_from_every_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    bind(config.load({"DATABASE_URL": "sqlite:///some/profiles.db"}).database_url)
+    assert db.database == str(ROOT / "some" / "profiles.db")
+
+
+def test_a_damaged_page_is_an_outage(tmp_path, make_app, caplog):
+    app = make_app(DATABASE_URL=f"sqlite:///{tmp_path}/x.db", USER_PROFILE_FIELDS="location")
+    person = Person(app, administrator=True)
+    for _ in range(20):
+        assert person.create({"location": "x" * 3_000}).status_code == 201
+    with connection():
+        db.execute_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
+    with (tmp_path / "x.db").open("r+b") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(size // 2)
+        file.write(os.urandom(size - size // 2))
+    assert_unavailable(person.get(f"{PROFILES}?all=all"))
+    assert "malformed" in caplog.text
+
+
 def test_mysqls_strict_mode_is_on(app):
-    if database.engine == "mysql":
+    if db.engine == "mysql":
         with connection(), pytest.raises(peewee.DataError):
             models.insert(Profile, 1, {**VALUES, "profileid": "x" * 65})
 
@@ -139,7 +283,7 @@ def test_tables_that_are_gone_are_left_to_the_operator(empty_database_url, make_
     app = make_app(DATABASE_URL=empty_database_url)
     with app.app_context():
         with connection():
-            database.execute_sql("DROP TABLE profile")
+            db.execute_sql("DROP TABLE profile")
         caller = Account(accountid="acct_0123456789abcdef", administrator=True)
         for _ in range(2):  # made anew, they would be in the way of whoever restores them
             with pytest.raises(ServiceError, match="^database-unavailable$"):
@@ -154,61 +298,103 @@ def test_a_defect_is_no_outage(app):
         raise peewee.ProgrammingError("a defect")
 
 
-def test_a_defect_in_making_tables_is_no_outage(app, monkeypatch):
+def test_a_defect_in_making_tables_is_no_outage(make_app, monkeypatch):
     def fail():
         raise peewee.ProgrammingError("a defect")
 
-    monkeypatch.setattr(engines, "create_tables", fail)
-    database.obj.tables_made = False
-    with pytest.raises(peewee.ProgrammingError), connection():
-        pass
-    assert database.is_closed()
+    with monkeypatch.context() as patch:
+        patch.setattr("database.create_tables", fail)
+        with pytest.raises(peewee.ProgrammingError):
+            make_app()
+    assert make_app().test_client().get("/health").status_code == 200
 
 
 # SQLite's turn to write
 
 
 @pytest.fixture
-def sqlite(app, monkeypatch):
-    if database.engine != "sqlite":
+def sqlite(app, database_url, monkeypatch):
+    """The path of the database, whose writers wait for a tenth of a second."""
+    if not is_sqlite(database_url):
         pytest.skip("MySQL needs no turns")
     monkeypatch.setattr(engines, "LOCK_SECONDS", 0.1)
-    return database.obj
+    return name_of(database_url)
 
 
-def assert_no_turn(within):
+@contextmanager
+def another_thread_writing():
+    """A thread of this process that stands still in its turn to write."""
+    started, ending = threading.Event(), threading.Event()
+
+    def stand_still():
+        started.set()
+        ending.wait(10)
+
+    def work():
+        with connection():
+            write(stand_still)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    started.wait(10)
+    yield
+    ending.set()
+    thread.join()
+
+
+@contextmanager
+def another_process_writing(path):
+    """What another process does for its turn: it locks the file beside the database."""
+    with open(f"{path}-lock", "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield file
+
+
+def assert_no_turn(user):
     start = time.monotonic()
-    with pytest.raises(ServiceError, match="^database-unavailable$"), connection():
-        with database.writing():
-            pass
-    assert time.monotonic() - start < within
+    with pytest.raises(ServiceError, match="^database-unavailable$"):
+        create_profile(user.account, user.accountid, named("name"))
+    assert time.monotonic() - start < 1
 
 
-def test_a_thread_waits_no_longer_than_allowed(sqlite):
-    with sqlite.turn:
-        assert_no_turn(within=1)
-    with connection(), sqlite.writing():
-        pass
+def test_a_thread_waits_no_longer_than_allowed(sqlite, user):
+    assert user.account
+    with another_thread_writing():
+        assert_no_turn(user)
+    assert create_profile(user.account, user.accountid, named("name"))
 
 
-def test_a_process_waits_no_longer_than_allowed(sqlite):
-    """For another that stands still in its turn, too."""
-    other = os.open(sqlite.lock_path, os.O_RDWR | os.O_CREAT)
-    fcntl.flock(other, fcntl.LOCK_EX)
-    assert_no_turn(within=1)
-    threading.Timer(0.05, os.close, [other]).start()
-    with connection(), sqlite.writing():
-        pass
+def test_a_process_waits_no_longer_than_allowed(sqlite, user):
+    with another_process_writing(sqlite):
+        assert_no_turn(user)
+    assert create_profile(user.account, user.accountid, named("name"))
+
+
+def test_threads_that_wait_together_wait_no_longer(sqlite, app, user):
+    def wait():
+        with app.app_context():
+            assert_no_turn(user)
+
+    assert user.account
+    with another_process_writing(sqlite):
+        at_once(*[wait] * 4)
+
+
+def test_a_turn_comes_once_the_other_process_is_done(sqlite, user):
+    with another_process_writing(sqlite) as lock:
+        threading.Timer(0.05, fcntl.flock, [lock, fcntl.LOCK_UN]).start()
+        assert create_profile(user.account, user.accountid, named("name"))
 
 
 def test_a_lock_file_that_cannot_be_opened(tmp_path, make_app, caplog):
     (tmp_path / "x.db-lock").mkdir()
     make_app(DATABASE_URL=f"sqlite:///{tmp_path}/x.db")
-    assert_no_turn(within=1)
+    with pytest.raises(ServiceError, match="^database-unavailable$"), connection():
+        pass
     assert "x.db-lock: Is a directory" in caplog.text
 
 
 def test_the_settings_that_keep_an_acknowledged_write(sqlite):
     with connection():
-        assert sqlite.pragma("journal_mode") == "wal"
-        assert sqlite.pragma("synchronous") == 2  # FULL
+        assert db.pragma("journal_mode") == "wal"
+        assert db.pragma("synchronous") == 2  # FULL

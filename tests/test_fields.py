@@ -4,7 +4,7 @@ Each row is tried on both databases, for both operations, in-process and over HT
 """
 
 import pytest
-from conftest import Person, assert_error
+from serving import PROFILES, Person, assert_error
 
 from app import create_app
 from errors import ServiceError
@@ -63,6 +63,7 @@ BOTH = [
             *("10/11/12", "Jan 31 50", "310150", "tuesday", "today", "now", "10:30", "31", " "),
             *("1950-02-29", "1950-13-01", "1950-00-10", "1950-01-32", "Feb 30 1950", "0000-01-01"),
             *("-1950-01-31", "+1950-01-31", "10000-01-01", "１９５０-01-31", "31 de enero de 1950"),
+            *("9" * 29 + "h", "1e99999999 1950", "\x00", "1950\x0001-31", "Infinity", "nan 1 1950"),
             *("1950-01-31T25:00", "1950-01-31garbage", "9" * 30, "9" * 60_000, "1950-01-31 " * 9),
         )
     ),
@@ -151,8 +152,8 @@ def test_over_http(make_app, kind, field):
 
 
 def check_over_http(user, response, status, field, outcome, before):
-    """The newest profile after the request: the one it answers, or the one there was before."""
-    newest = (user.get("/api/administrator/profiles?limit=1").json or [None])[0]
+    """Returns the newest profile after the request: the one it made, or the one before it."""
+    newest = (user.get(f"{PROFILES}?limit=1").json or [None])[0]
     if is_code(outcome):
         assert_error(response, 400, outcome)
         assert newest == before
@@ -219,7 +220,7 @@ def test_nothing_is_stored_when_one_field_fails(make_app, operation):
         user.create(broken) if operation == "create" else user.update(made["profileid"], broken)
     )
     assert_error(response, 400, "invalid-full-name-length")
-    assert user.get("/api/administrator/profiles").json == [made]
+    assert user.get(PROFILES).json == [made]
 
 
 @pytest.mark.parametrize("lone", ['"\\ud800"', '"a\\udfffb"'])

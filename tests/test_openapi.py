@@ -2,7 +2,7 @@
 
 import json
 
-from conftest import Person
+from serving import Person
 
 
 def test_every_answer_forbids_storing(app):

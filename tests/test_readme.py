@@ -1,9 +1,10 @@
 """The README names every setting, code, command and file there is."""
 
+import re
 from collections.abc import Iterable
 
 import pytest
-from conftest import ALL_FIELDS, ROOT
+from serving import ALL_FIELDS, ROOT
 
 import config
 from commands import commands
@@ -52,6 +53,15 @@ def test_endpoints(app):
 @pytest.mark.parametrize("command", ["flask demo && flask run", "pytest"])
 def test_the_two_commands(command):
     assert f"\n    pip install -r requirements.txt && {command}\n" in README
+
+
+def test_a_file_imports_only_from_files_below_it():
+    rows = [row.split("`")[1] for row in README.splitlines() if re.match(r"\| `[\w.]+\.py` ", row)]
+    names = [row.removesuffix(".py") for row in rows]
+    for index, row in enumerate(rows):
+        imported = re.findall(r"^ *(?:from|import) (\w+)", (ROOT / row).read_text(), re.MULTILINE)
+        above = set(names[: index + 1]) & set(imported)
+        assert not above, f"{row} imports {above}"
 
 
 def test_no_file_of_the_project_is_forgotten():

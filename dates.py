@@ -1,0 +1,65 @@
+"""Reading a date as people write it."""
+
+import re
+from datetime import date, datetime
+
+from dateutil import parser
+
+LONGEST = 64
+"""Characters; no written date is longer."""
+ISO_DATE = re.compile(
+    r"(\d{4}-\d\d-\d\d|\d{8}|\d{4}-?W\d\d-?[1-7]|\d{4}-?\d{3})(?:[T ].*)?", re.ASCII
+)
+
+
+class FullYears(parser.parserinfo):  # type: ignore[misc]
+    """dateutil's words for dates, with years of two digits refused."""
+
+    def convertyear(self, year: int, century_specified: bool = False) -> int:
+        if not century_specified:
+            raise ValueError("a year of two digits")
+        return year
+
+
+def parse_date(text: str) -> date:
+    """Return the complete date in the text, ISO 8601 first; a time after the date is ignored.
+
+    Raises ValueError.
+    """
+    if len(text) > LONGEST or not text.isascii() or text.startswith(("+", "-")):
+        # dateutil reads English only, and ignores the sign of a year.
+        raise ValueError("not a date")
+    return iso_date(text) or written_date(text)
+
+
+def iso_date(text: str) -> date | None:
+    """Return the date of an ISO 8601 text, or None."""
+    match = ISO_DATE.fullmatch(text)
+    if not match:
+        return None
+    try:
+        parser.isoparse(text.replace(" ", "T", 1))
+        day: date = parser.isoparse(match[1]).date()
+    except (ValueError, OverflowError):
+        return None  # such as 1950-01-31 10:30 PM, which is a written date
+    has_that_week = "W" not in text or f"W{day.isocalendar().week:02}" in text
+    return day if has_that_week else None  # not every year has a week 53
+
+
+def written_date(text: str) -> date:
+    """Return the date of a text such as "31 January 1950". Raises ValueError.
+
+    dateutil fills missing parts in from a default. So the text is read with two defaults that
+    differ in year, month and day: a complete date gives the same result with both.
+    """
+    readings = set()
+    for default in (datetime(2001, 1, 1), datetime(2002, 12, 28)):
+        try:
+            moment = parser.parse(text, FullYears(), default=default, ignoretz=True)
+        except Exception as error:  # dateutil documents ValueError; decimal's errors get out too
+            raise ValueError("not a date") from error
+        readings.add(moment.date())
+    day = readings.pop()
+    if readings or not re.search(rf"(?<!\d){day.year:04}(?!\d)", text):
+        raise ValueError("not a complete date")
+    return day

@@ -1,0 +1,152 @@
+"""How the service is served: gunicorn's settings, its workers, and the log.
+
+The Procfile runs this file, which checks WEB_CONCURRENCY and then runs gunicorn, which reads it.
+"""
+
+import logging
+import os
+import re
+import sys
+import traceback
+from datetime import timedelta
+from functools import lru_cache
+from ipaddress import ip_address
+from mmap import mmap
+from typing import Any
+from urllib.parse import quote
+
+from gunicorn.glogging import Logger
+from gunicorn.workers.gthread import ThreadWorker
+
+MOST_WORKERS = 1000
+NO_WORKER = 2**31 - 1
+MILLISECOND = timedelta(milliseconds=1)
+PLAIN = re.compile("[A-Za-z0-9._~/:%-]+")
+QUOTING = ("Invalid request from", "Ignored premature client", "Error handling request")
+
+
+def number_of_workers(variable: str) -> int:
+    """WEB_CONCURRENCY, by default one for each usable core, at most 4; a bad one ends the start."""
+    if not variable:
+        has_affinity = hasattr(os, "sched_getaffinity")
+        return min(len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1, 4)
+    if re.fullmatch("[0-9]{1,4}", variable) and 1 <= int(variable) <= MOST_WORKERS:
+        return int(variable)
+    shown = variable if variable.isprintable() else repr(variable)
+    sys.exit(f"Error: WEB_CONCURRENCY={shown}: must be a whole number from 1 to {MOST_WORKERS}")
+
+
+workers = number_of_workers(os.environ.get("WEB_CONCURRENCY", ""))
+threads = 4  # a few requests wait for the database at a time; more wait for Python's own lock
+preload_app = True  # a bad setting ends the start, and the workers share memory
+control_socket_disable = True  # nothing uses it
+limit_request_line = 8190  # bytes, the most that gunicorn allows; its default is 4,094
+sendfile = False  # so that gunicorn counts the bytes it sends
+
+# How many connections each worker holds: memory that all share, twice the size for a reload.
+held = memoryview(mmap(-1, 8 * workers)).cast("i")
+for slot in range(len(held)):
+    held[slot] = NO_WORKER
+
+
+def pre_fork(server: Any, worker: Any) -> None:
+    """Give the new worker a slot that no other has, or if all are taken the first."""
+    used = {other.slot for other in server.WORKERS.values()}
+    worker.slot = min(set(range(len(held))) - used, default=0)
+    held[worker.slot] = 0
+
+
+def child_exit(server: Any, worker: Any) -> None:
+    held[worker.slot] = NO_WORKER
+
+
+class SharingWorker(ThreadWorker):  # type: ignore[misc]
+    """A worker that closes connections, after their response, until it holds its share of them.
+
+    gunicorn's workers race for new connections, and one often gets all those of a client's pool.
+    A client opens a closed connection again, and then a worker with less to do is faster.
+    """
+
+    def notify(self) -> None:
+        """Called in each turn of the worker's loop, at least once a second."""
+        held[self.slot] = self.nr_conns if self.alive else NO_WORKER
+        super().notify()
+
+    def handle_request(self, req: Any, conn: Any) -> Any:
+        if self.nr_conns > min(held) + 2:
+            req.force_close()
+        return super().handle_request(req, conn)
+
+
+class LogfmtLogger(Logger):  # type: ignore[misc]
+    """One logfmt line for each request on standard output; no contents in the error log."""
+
+    def setup(self, cfg: Any) -> None:
+        super().setup(cfg)
+        self.error_log.addFilter(without_contents)
+
+    def access(self, resp: Any, req: Any, environ: Any, request_time: timedelta) -> None:
+        """Write the line directly: gunicorn's own way takes a tenth of the time of a request."""
+        app_values = [
+            f"{name}={plain(environ.get(f'profiles.{name}') or '-')}"
+            for name in ("code", "account", "appid", "request_id")
+        ]
+        line = (
+            f"method={plain(req.method)} path={plain(req.path)[:2048]} "
+            f"status={(resp.status or '-')[:3]} {' '.join(app_values)} "
+            f"bytes={resp.sent if resp.headers_sent else '-'} "
+            f"ms={request_time // MILLISECOND} client={plain(client(self.cfg, environ))}\n"
+        )
+        try:
+            if sys.stdout:  # None when there is none: number 1 is then another file
+                os.write(1, line.encode())  # at most 4 KiB, so lines never mix in a pipe
+        except OSError:
+            pass  # standard output is closed or full
+
+
+def plain(text: str) -> str:
+    """The text as one word, percent-encoded where it must be; "-" if it is empty."""
+    return text if PLAIN.fullmatch(text) else quote(text, "/:%", "latin-1", "replace") or "-"
+
+
+def client(cfg: Any, environ: Any) -> str:
+    """The address of the sender, as a trusted router tells it, else of the peer; "" if unknown."""
+    peer: str = environ["REMOTE_ADDR"]
+    forwarded = environ.get("HTTP_X_FORWARDED_FOR")
+    if not forwarded or not trusts(cfg, peer):
+        return peer
+    try:
+        return str(ip_address(forwarded.rpartition(",")[2].strip()))
+    except ValueError:
+        return peer
+
+
+@lru_cache(256)
+def trusts(cfg: Any, peer: str) -> bool:
+    """Whether gunicorn trusts the headers of the peer; it trusts a Unix socket, which is ""."""
+    networks = cfg.forwarded_allow_networks()
+    trusts_all = not peer or "*" in cfg.forwarded_allow_ips
+    return trusts_all or any(ip_address(peer) in network for network in networks)
+
+
+def without_contents(record: logging.LogRecord) -> bool:
+    """Cut what gunicorn quotes of a request, such as a token or a profile; make it one line."""
+    text = record.getMessage()
+    if text.startswith(QUOTING):
+        text = re.split("['\"?]", text)[0]
+        if record.exc_info and record.exc_info[0]:  # its frames and its type, but not its text
+            frames = traceback.format_tb(record.exc_info[2])
+            record.exc_text = "".join([*frames, record.exc_info[0].__qualname__])
+    record.msg, record.args = text if text.isprintable() else repr(text), ()
+    return True
+
+
+worker_class = SharingWorker
+logger_class = LogfmtLogger
+
+if __name__ == "__main__":
+    # gunicorn reads the variable while it is imported, and a bad one there is a traceback.
+    os.environ["WEB_CONCURRENCY"] = str(workers)
+    from gunicorn.app.wsgiapp import run
+
+    run(prog="gunicorn")

@@ -1,0 +1,134 @@
+"""What a log must not contain: tokens, their hashes, and anything of a profile."""
+
+import json
+import re
+import signal
+from hashlib import sha256
+from secrets import token_hex
+from urllib.parse import urlencode
+
+import pytest
+from databases import execute, locked
+from serving import (
+    ALL_FIELDS,
+    CREATE,
+    PROFILES,
+    SESSIONS,
+    UPDATE,
+    Person,
+    assert_unavailable,
+    at_once,
+    exchange,
+)
+
+pytestmark = pytest.mark.long
+
+
+def secret_values():
+    """Values such as people send, none of which can be anywhere by chance."""
+    return {
+        name: f"secret{token_hex(6)}@example.com" if "email" in name else f"secret{token_hex(6)}"
+        for name in ALL_FIELDS.split(",")
+    } | {"dob": "1931-03-17"}
+
+
+@pytest.fixture
+def talkative(empty_database_url, serve, tmp_path):
+    """The service with every logger at its most talkative."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import logging\n\nlogging.basicConfig(level=logging.DEBUG)\nlogging.debug('talkative')\n"
+    )
+    settings = {"PYTHONPATH": str(tmp_path), "GUNICORN_CMD_ARGS": "--log-level debug"}
+    return serve(empty_database_url, USER_PROFILE_FIELDS=ALL_FIELDS, **settings)
+
+
+def send_good_and_bad(person, profileid, values):
+    """Send the values in requests of all kinds; returns the statuses of the responses."""
+    bad = [values | {name: value * 9} for name, value in values.items()]
+    bad += [values | {"contact-email": f"@{values['phone']}"}, values | {"full-name": ""}]
+    responses = [person.create(values), person.update(profileid, values)]
+    responses += [person.create(body) for body in bad]
+    responses += [person.update(profileid, body) for body in bad]
+    for kind in (
+        "application/json",
+        "multipart/form-data; boundary=b",
+        "multipart/form-data",
+        "x/y",
+    ):
+        for text in (urlencode(values), json.dumps(values)[:-1]):
+            responses.append(person.create(text, content_type=kind))
+    responses.append(person.create(values | {"phone": values["phone"] * 6_000}))
+    for path in (PROFILES, SESSIONS, "/none", UPDATE):
+        responses += [person.send(method, path, data=values) for method in ("GET", "POST", "PATCH")]
+    return {response.status_code for response in responses}
+
+
+def test_the_log_tells_no_secret(empty_database_url, talkative):
+    person, values = Person(talkative, administrator=True), secret_values()
+    created = person.create(values)
+    assert created.status_code == 201, created.text
+    profileid = created.json["profileid"]
+    assert send_good_and_bad(person, profileid, values) >= {200, 201, 400, 404, 405, 413, 415}
+    client, unknown = talkative.test_client(), token_hex(32)
+    for token in (unknown, unknown.upper(), f"{unknown}x", f"{unknown} {person.token}"):
+        headers = {"Authorization": f"Bearer {token}"}
+        posted = client.open(PROFILES, method="POST", data=values, headers=headers)
+        assert posted.status_code == 405
+        assert client.get(PROFILES, headers=headers).status_code == 401
+    with locked(empty_database_url):
+        writers = [lambda: person.create(values), lambda: person.update(profileid, values)]
+        assert_unavailable(*at_once(*writers), within=10)
+    execute(empty_database_url, "ALTER TABLE profile RENAME TO elsewhere")
+    responses = [person.create(values), person.update(profileid, values), person.get(PROFILES)]
+    assert {response.status_code for response in responses} <= {500, 503}
+    talkative.kill(signal.SIGTERM)
+    log = talkative.log()
+    assert "[DEBUG]" in log and "DEBUG:root:talkative" in log and "database unavailable" in log
+    hashes = [sha256(token.encode()).hexdigest() for token in (person.token, unknown)]
+    secrets = (person.token, unknown, *hashes, *values.values())
+    assert [secret for secret in secrets if secret in log] == []
+
+
+HEAD = "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+POST = "POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
+FORM = POST + "Content-Type: application/x-www-form-urlencoded\r\n"
+CHUNKED = POST + "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+BROKEN = {
+    "header without a colon": HEAD + "Authorization {secret}\r\n\r\n",
+    "header with a space in its name": HEAD + "Authorization : {secret}\r\n\r\n",
+    "header over two lines": HEAD + "Authorization: Bearer\r\n {secret}\r\n\r\n",
+    "header cut short": HEAD + "Authorization: Bearer {secret}",
+    "body cut short": FORM + "Content-Length: 999\r\n\r\nphone={secret}",
+    "body over its length": FORM + "Content-Length: 6\r\n\r\nphone={secret}\r\n",
+    "chunk without a size": CHUNKED + "{secret}\r\n\r\n",
+    "chunk over its size": CHUNKED + "2\r\n{secret}\r\n0\r\n\r\n",
+    "chunk cut short": CHUNKED + "999\r\n{secret}",
+}
+
+
+def send_broken(service):
+    """The response to each broken request, and the secret that was in it."""
+    person = Person(service, administrator=True)
+    path = f"{CREATE}?accountid={person.accountid}"
+    secrets = {name: f"secret{token_hex(29)}" for name in BROKEN}
+    texts = {
+        name: text.format(token=person.token, path=path, secret=secrets[name])
+        for name, text in BROKEN.items()
+    }
+    return {name: exchange(service, text.encode()) for name, text in texts.items()}, secrets
+
+
+def test_a_broken_request_is_no_error_of_the_service(empty_database_url, serve):
+    responses, _ = send_broken(serve(empty_database_url, USER_PROFILE_FIELDS="phone"))
+    wrong = {name: text for name, text in responses.items() if not re.match(b"HTTP/1.1 4|$", text)}
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("level", ["info", "debug"])
+def test_the_log_tells_no_secret_of_a_broken_request(empty_database_url, serve, level):
+    service = serve(empty_database_url, GUNICORN_CMD_ARGS=f"--log-level {level}")
+    _, secrets = send_broken(service)
+    service.kill(signal.SIGTERM)
+    log = service.log()
+    assert "Shutting down" in log
+    assert [name for name, secret in secrets.items() if secret in log] == []
