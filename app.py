@@ -21,12 +21,7 @@ from database import bind, connection, db
 from errors import ServiceError
 
 RETRY_SECONDS = "2"
-HTTP_CODES = {
-    404: "not-found",
-    405: "method-not-allowed",
-    413: "body-too-large",
-    500: "internal-error",
-}
+HTTP_CODES = {404: "not-found", 405: "method-not-allowed", 500: "internal-error"}
 """The codes of the errors that Flask raises by itself. Any other is invalid-body."""
 REQUEST_ID = re.compile("[A-Za-z0-9._-]{1,128}")
 

@@ -154,9 +154,6 @@ def list_page(model: ListedModel, caller: Caller, appid: str | None, given: dict
     return read_page(model, {"appid": appid, "accountid": accountid}, query)
 
 
-# Shared by the operations
-
-
 def checked_appid(appid: str | None) -> str:
     """Return the application of the call, by default the service's own. Raises invalid-appid."""
     if appid is None:
@@ -190,13 +187,9 @@ def checked_fields(
     body: dict[str, Any] | None, names: Iterable[str] | None, *, creating: bool
 ) -> dict[str, Any]:
     """Return the values to store, by property. Raises ServiceError for the first that fails."""
-    configured = settings()
-    names = configured.user_profile_fields if names is None else tuple(names)
+    fields = settings().user_profile_fields if names is None else tuple(names)
     given = {} if body is None else body
-    return profile_values(given, names, configured.lengths, creating=creating)
-
-
-# The statements
+    return profile_values(given, fields, settings().lengths, creating=creating)
 
 
 @Statement

@@ -380,7 +380,8 @@ def test_threads_that_wait_together_wait_no_longer(sqlite, app, user):
         at_once(*[wait] * 4)
 
 
-def test_a_turn_comes_once_the_other_process_is_done(sqlite, user):
+def test_a_turn_comes_once_the_other_process_is_done(sqlite, user, monkeypatch):
+    monkeypatch.setattr(engines, "LOCK_SECONDS", 10)
     with another_process_writing(sqlite) as lock:
         threading.Timer(0.05, fcntl.flock, [lock, fcntl.LOCK_UN]).start()
         assert create_profile(user.account, user.accountid, named("name"))
