@@ -29,11 +29,12 @@ profiles = Blueprint("profiles", __name__)
 sessions = Blueprint("sessions", __name__)
 health = Blueprint("health", __name__)
 description = Blueprint("description", __name__)
-docs = get_swaggerui_blueprint(
+docs: Blueprint = get_swaggerui_blueprint(
+    *(".", "../openapi.json"),  # relative to the page, which may be under a prefix
     # Without these two the page would ask a validator on the network, and repeat the Host header.
-    *("/docs", "/openapi.json"),
     config={"app_name": "Profiles", "validatorUrl": None, "oauth2RedirectUrl": None},
 )
+docs.url_prefix = "/docs"
 BLUEPRINTS = (update_profile, create_profile, profiles, sessions, health, description, docs)
 
 
@@ -94,6 +95,13 @@ def front_endpoint() -> WerkzeugResponse:
     return redirect("docs/")
 
 
+@docs.before_request
+def ignore_conditions() -> None:
+    """Send each file whole. Nobody may store an answer, so conditions and ranges mean nothing."""
+    for name in ("IF_MATCH", "IF_NONE_MATCH", "IF_MODIFIED_SINCE", "IF_UNMODIFIED_SINCE", "RANGE"):
+        request.environ.pop(f"HTTP_{name}", None)
+
+
 def sign_in() -> SignedIn:
     """Return the caller of the request. The log shows the account and the application."""
     appid = operations.checked_appid(request.headers.get("X-Appid"))
@@ -133,6 +141,9 @@ class PlainParts(MultiPartParser):
 
     def get_part_charset(self, headers: Headers) -> str:
         return "latin-1"
+
+    def start_file_streaming(self, event: Any, total_content_length: int | None) -> BytesIO:
+        return BytesIO()  # files are ignored
 
 
 def whole_text() -> bytes:

@@ -34,8 +34,8 @@ AWAY = tuple(
     for name in ("OperationalError", "InterfaceError", "InternalError")
 )
 """Peewee translates the drivers' errors of statements, but not those of fetching rows."""
-ROLLED_BACK = (1205, 1213)
-"""MySQL's errors for a lock that took too long, and for a deadlock or a conflict in a cluster."""
+ROLLED_BACK = (1020, 1205, 1213)
+"""MySQL's errors for a changed row, a long wait, and a deadlock or a conflict in a cluster."""
 MADE_ELSEWHERE = (*ROLLED_BACK, 1050, 1061, 1684)
 """And for a table or an index that another process has made, or is changing just now."""
 TABLE_SECONDS = 60
@@ -140,28 +140,30 @@ def create_tables() -> None:
     Raises peewee.OperationalError for a table that lacks a column.
     """
     repeated(create_missing, MADE_ELSEWHERE, TABLE_SECONDS)
-    for model in Table.__subclasses__():
-        there = {column.name for column in db.get_columns(model._meta.table_name)}
-        missing = ", ".join(name for name in model._meta.columns if name not in there)
-        if missing:
-            raise peewee.OperationalError(f"table {model._meta.table_name} lacks {missing}")
     db.obj.tables_made = True
 
 
 def create_missing() -> None:
-    """Make the tables and indexes that are missing."""
+    """Make the tables and indexes that are missing, and check the columns."""
     with db.write_turn():
         db.prepare()
         for model in Table.__subclasses__():
+            model._meta.table_settings = db.table_settings
             model.create_table()
             for index in missing_indexes(model):
                 db.execute(index.safe(False))
+    for model in Table.__subclasses__():
+        name = model._meta.table_name
+        columns = db.execute_sql(f"SELECT * FROM {name} LIMIT 0").description
+        missing = model._meta.columns.keys() - {column[0] for column in columns}
+        if missing:
+            raise peewee.OperationalError(f"table {name} lacks {', '.join(sorted(missing))}")
 
 
 def missing_indexes(model: type[Table]) -> list[peewee.Index]:
     """Return the indexes that an existing table should have and has not."""
     meta = model._meta
-    there = {index.name for index in db.get_indexes(meta.table_name)}
+    there = db.index_names(meta.table_name)
     return [
         model.index(*(meta.fields[name] for name in names), unique=unique)
         for names, unique in meta.indexes

@@ -14,6 +14,7 @@ from peewee import SQL, NodeList
 from pymysql.constants.SERVER_STATUS import SERVER_STATUS_IN_TRANS
 
 from config import DatabaseURL, SettingError
+from errors import ServiceError
 from turns import Turns
 
 LOCK_SECONDS = 4
@@ -21,9 +22,13 @@ LOCK_SECONDS = 4
 STATEMENT_SECONDS = 10
 """How long MySQL may take for a statement: longer than it may wait for two locks."""
 CONNECT_SECONDS = 3
-SESSION = f"""SET SESSION autocommit = 1, default_storage_engine = InnoDB,
-    innodb_lock_wait_timeout = {LOCK_SECONDS}"""
-"""What the service relies on, whatever the server is configured to."""
+LONGEST_ESCAPE = 4
+"""Bytes that a character of a parameter takes in a statement, at most."""
+SESSION = f"""SET SESSION autocommit = 1, completion_type = 0, sql_big_selects = 1,
+    sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = {LOCK_SECONDS}
+    /*!80000 , transaction_isolation = 'REPEATABLE-READ', transaction_read_only = 0 */
+    /*M!100100 , tx_isolation = 'REPEATABLE-READ', tx_read_only = 0 */"""
+"""What the service relies on, whatever the server is set to. MySQL, then MariaDB."""
 PROJECT = Path(__file__).parent
 
 logging.getLogger("peewee").setLevel(logging.INFO)  # below it, statements with their parameters
@@ -69,6 +74,7 @@ class SQLite(OneForEachThread, peewee.SqliteDatabase):
     """SQLite in WAL mode, where a commit returns once it is on the disk."""
 
     engine = "sqlite"
+    table_settings = None
     field_types = {**peewee.SqliteDatabase.field_types, "ASCII": "TEXT"}
 
     def __init__(self, path: str) -> None:
@@ -100,6 +106,10 @@ class SQLite(OneForEachThread, peewee.SqliteDatabase):
         """Set WAL mode, in a turn: a new file's first switch to it needs exclusive access."""
         self.pragma("journal_mode", "wal")
 
+    def index_names(self, table: str) -> set[str]:
+        """Return the names of a table's indexes."""
+        return {index.name for index in self.get_indexes(table)}
+
     def indexed(self, model: Any, index: str) -> Any:
         """Return the FROM clause of a listing. SQLite finds the index by itself."""
         return model
@@ -109,6 +119,8 @@ class MySQL(OneForEachThread, peewee.MySQLDatabase):
     """MySQL or MariaDB over PyMySQL, one statement a transaction unless asked otherwise."""
 
     engine = "mysql"
+    table_settings = ["ENGINE=InnoDB", "ROW_FORMAT=DYNAMIC"]
+    longest_statement = 2**30
     field_types = {
         **peewee.MySQLDatabase.field_types,
         "ASCII": "VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin",
@@ -146,7 +158,26 @@ class MySQL(OneForEachThread, peewee.MySQLDatabase):
         return nullcontext()
 
     def prepare(self) -> None:
-        """Do nothing: InnoDB always writes ahead."""
+        """Ask for the longest statement that the server takes, in bytes."""
+        self.longest_statement = self.execute_sql("SELECT @@max_allowed_packet").fetchone()[0]
+
+    def execute_sql(self, sql: str, params: Any = None) -> Any:
+        """Run a statement. Raises ServiceError("body-too-large"); the server would just hang up."""
+        characters = sum(len(value) for value in params or () if isinstance(value, str))
+        if characters * LONGEST_ESCAPE > self.longest_statement:
+            if len(self.cursor().mogrify(sql, params).encode()) >= self.longest_statement:
+                raise ServiceError("body-too-large")
+        return super().execute_sql(sql, params)
+
+    def index_names(self, table: str) -> set[str]:
+        """Return the names of a table's indexes.
+
+        Peewee sends SHOW INDEX, which MariaDB answers with a broken packet while another node of
+        a cluster changes the table.
+        """
+        select = "SELECT index_name FROM information_schema.statistics"
+        where = "WHERE table_schema = DATABASE() AND table_name = %s"
+        return {name for (name,) in self.execute_sql(f"{select} {where}", (table,))}
 
     def indexed(self, model: Any, index: str) -> Any:
         """Return the FROM clause of a listing, bound to an index.

@@ -25,20 +25,21 @@ def is_identifier(prefix: str, text: object) -> bool:
 class CatalogueRow(NamedTuple):
     property: str
     rule: str
+    example: str
 
 
 CATALOGUE = {
-    # input field                   property        rule
-    "full-name":       CatalogueRow("fullName",     "name"),
-    "contact-email":   CatalogueRow("contactEmail", "email"),
-    "display-email":   CatalogueRow("displayEmail", "email"),
-    "display-name":    CatalogueRow("displayName",  "name"),
-    "company-name":    CatalogueRow("companyName",  "name"),
-    "dob":             CatalogueRow("dob",          "date"),
-    "phone":           CatalogueRow("phone",        "text"),
-    "occupation":      CatalogueRow("occupation",   "text"),
-    "location":        CatalogueRow("location",     "text"),
-    "website":         CatalogueRow("website",      "text"),
+    # input field                   property        rule     example
+    "full-name":       CatalogueRow("fullName",     "name",  "Ada King"),
+    "contact-email":   CatalogueRow("contactEmail", "email", "ada@example.com"),
+    "display-email":   CatalogueRow("displayEmail", "email", "hello@example.com"),
+    "display-name":    CatalogueRow("displayName",  "name",  "Ada"),
+    "company-name":    CatalogueRow("companyName",  "name",  "Analytical Engines"),
+    "dob":             CatalogueRow("dob",          "date",  "1950-01-31"),
+    "phone":           CatalogueRow("phone",        "text",  "+44 20 7946 0958"),
+    "occupation":      CatalogueRow("occupation",   "text",  "Mathematician"),
+    "location":        CatalogueRow("location",     "text",  "London"),
+    "website":         CatalogueRow("website",      "text",  "https://example.com"),
 }  # fmt: skip
 BOUNDED_FIELDS = tuple(name for name, row in CATALOGUE.items() if row.rule == "name")
 
@@ -91,7 +92,7 @@ def profile_field(field: str, lengths: Lengths, *, creating: bool) -> Text:
     """Return the marshmallow field of an input field, by its rule in the catalogue."""
     rule = CATALOGUE[field].rule
     if rule == "date":
-        return Date(field, metadata={"description": "A complete date, ISO 8601 or written."})
+        return Date(field)
     if rule == "email":
         rules: list[Any] = [validate.Regexp("^[^@]+@", error=f"invalid-{field}")]
         if not creating:
@@ -117,7 +118,7 @@ def profile_schema(names: tuple[str, ...], lengths: Lengths, *, creating: bool) 
         CATALOGUE[name].property: profile_field(name, lengths, creating=creating) for name in names
     }
     if creating:
-        hint = {"description": "`true`: the account's default."}
+        hint = {"description": "Whether it becomes the account's default profile."}
         row["default"] = fields.Raw(allow_none=True, metadata=hint)
     return ConfiguredSchema.from_dict(row, name="CreateProfile" if creating else "UpdateProfile")()
 
@@ -157,9 +158,9 @@ class WholeNumber(fields.Integer):
 class ListingSchema(ConfiguredSchema):
     """The query of a listing. The default limit is the page size."""
 
-    accountid = fields.String(metadata={"description": "Only this account's."})
-    all = fields.Raw(metadata={"description": "Not empty: everything, whatever limit and offset."})
-    offset = WholeNumber("offset", load_default=0)
+    accountid = fields.String(metadata={"description": "Only those of this account."})
+    all = fields.Raw(metadata={"description": "Everything. Leave it out for limit and offset."})
+    offset = WholeNumber("offset", load_default=0, metadata={"description": "How many to skip."})
     after = fields.String(metadata={"description": "Only those older than this one."})
 
     @validates("after")
@@ -171,7 +172,8 @@ class ListingSchema(ConfiguredSchema):
 @lru_cache(maxsize=8)
 def listing_schema(page_size: int) -> Schema:
     """Return the schema of a listing's query, built once for each page size."""
-    limit = WholeNumber("limit", load_default=page_size)
+    hint = {"description": "How many at most."}
+    limit = WholeNumber("limit", load_default=page_size, metadata=hint)
     return ListingSchema.from_dict({"limit": limit}, name="Listing")()
 
 
