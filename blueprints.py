@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import orjson
-from flask import Blueprint, Response, current_app, redirect, request
+from flask import Blueprint, Response, current_app, redirect, request, stream_with_context
 from flask_swagger_ui import get_swaggerui_blueprint
 from gunicorn.http.errors import ParseException
 from werkzeug.datastructures import Headers
@@ -172,7 +172,8 @@ def listing(model: ListedModel) -> Response:
     if page.rest is None:
         response = json_response(page.first or None)
     else:
-        response = Response(array_text(chain([page.first], page.rest)), content_type=JSON)
+        text = stream_with_context(array_text(chain([page.first], page.rest)))
+        response = Response(text, content_type=JSON)
     if page.next:
         kept = {name: query[name] for name in ("accountid", "limit") if query.get(name)}
         link = urlencode({**kept, "after": page.next})
@@ -181,9 +182,13 @@ def listing(model: ListedModel) -> Response:
 
 
 def array_text(batches: Iterator[list[dict[str, Any]]]) -> Iterator[bytes]:
-    """Return the text of one JSON array, a batch at a time."""
+    """Return the text of one JSON array, a batch at a time; a failure cuts it short."""
     opening = b"["
-    for batch in batches:
-        yield opening + orjson.dumps(batch)[1:-1]
-        opening = b","
+    try:
+        for batch in batches:
+            yield opening + orjson.dumps(batch)[1:-1]
+            opening = b","
+    except ServiceError as error:
+        current_app.logger.error("database unavailable: %s", error.__cause__)
+        raise
     yield b"]"

@@ -23,12 +23,7 @@ class Turns:
     """
 
     def __init__(self, path: str) -> None:
-        self.path = path
-        self.after_fork()
-
-    def after_fork(self) -> None:
-        """Start anew in a forked child, which shares its parent's file lock otherwise."""
-        self.thread_lock, self.file = threading.Lock(), -1
+        self.path, self.file, self.thread_lock = path, -1, threading.Lock()
 
     @contextmanager
     def take(self, seconds: float) -> Iterator[None]:

@@ -53,6 +53,17 @@ def on_mysql_server(sql, parameters=()):
 
 
 @contextmanager
+def server_set_to(name, value):
+    """The server with a global variable of that value, which new connections have too."""
+    ((before,),) = on_mysql_server(f"SELECT @@GLOBAL.{name}")
+    on_mysql_server(f"SET GLOBAL {name} = %s", (value,))
+    try:
+        yield
+    finally:
+        on_mysql_server(f"SET GLOBAL {name} = %s", (before,))
+
+
+@contextmanager
 def mysql_database():
     """The URL of a new database on the server, dropped at the end."""
     name = f"test_profiles_{token_hex(4)}"

@@ -4,16 +4,28 @@ import fcntl
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import SimpleNamespace
 
 import peewee
+import pymysql
 import pytest
-from databases import connections, cut_connections, execute, is_sqlite, name_of
+from databases import (
+    connections,
+    cut_connections,
+    execute,
+    is_sqlite,
+    mysql_server,
+    name_of,
+    on_mysql_server,
+    server_set_to,
+)
 from serving import (
     PROFILES,
     ROOT,
     Person,
+    assert_error,
     assert_unavailable,
     at_once,
     named,
@@ -263,6 +275,81 @@ def test_a_damaged_page_is_an_outage(tmp_path, make_app, caplog):
         file.write(os.urandom(size - size // 2))
     assert_unavailable(person.get(f"{PROFILES}?all=all"))
     assert "malformed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("autocommit", 0),
+        ("completion_type", 1),
+        ("completion_type", 2),
+        ("sql_mode", ""),
+        ("sql_mode", "ANSI,NO_BACKSLASH_ESCAPES"),
+        ("default_storage_engine", "MyISAM"),
+        ("max_join_size", 1),
+        ("innodb_default_row_format", "compact"),
+    ],
+)
+def test_the_configuration_of_the_server_does_not_matter(
+    make_empty_database, make_app, database_url, name, value
+):
+    if is_sqlite(database_url):
+        pytest.skip("SQLite has no server")
+    with server_set_to(name, value):
+        url = make_empty_database()
+        person = Person(make_app(DATABASE_URL=url), administrator=True)
+        stored = [person.create(named("a'\\", default=default)) for default in ("true", "no")]
+        assert [response.status_code for response in stored] == [400, 400]
+        stored = [person.create(named("name", default=default)) for default in ("true", "no")]
+        assert [response.status_code for response in stored] == [201, 201]
+        assert len(person.profiles()) == 2
+    select = f"SELECT accountid FROM {name_of(url)}.profile"  # by another connection
+    assert on_mysql_server(select) == ((person.accountid,),) * 2
+    engines_used = "SELECT DISTINCT engine FROM information_schema.tables WHERE table_schema = %s"
+    assert on_mysql_server(engines_used, (name_of(url),)) == (("InnoDB",),)
+
+
+def test_a_statement_longer_than_the_server_takes_is_a_body_too_large(
+    make_empty_database, make_app, database_url
+):
+    if is_sqlite(database_url):
+        pytest.skip("SQLite has no server")
+    limits = {"USER_PROFILE_FIELDS": "phone", "MAXIMUM_POST_DATA_LENGTH": 8_000_000}
+    with server_set_to("max_allowed_packet", 2**20):
+        person = Person(make_app(DATABASE_URL=make_empty_database(), **limits), administrator=True)
+        made = person.create({"phone": "1"}).json
+        for text in ("x" * 2**20, "x" * 5 * 2**20, '"' * 2**19, "\U0001f600" * 2**18):
+            assert_error(person.create({"phone": text}), 413, "body-too-large")
+            assert_error(person.create({"phone": text, "default": "true"}), 413, "body-too-large")
+            assert_error(person.update(made["profileid"], {"phone": text}), 413, "body-too-large")
+        assert person.profiles() == [made]
+        assert person.create({"phone": "x" * (2**20 - 1_000)}).status_code == 201
+
+
+def test_a_create_that_waits_for_a_lock_is_the_newest_when_it_is_done(app, user, database_url):
+    """So whoever reads newest first never finds it behind rows seen before."""
+    if is_sqlite(database_url):
+        pytest.skip("on SQLite one writer waits for the other")
+    administrator, other = Person(app, administrator=True), Person(app)
+    with mysql_server(database=name_of(database_url)) as server, server.cursor() as cursor:
+        server.begin()
+        cursor.execute("SELECT * FROM account WHERE accountid = %s FOR UPDATE", (user.accountid,))
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(user.create, named("waiting", default="true"))
+            wait_until(lambda: len(connections(database_url)) > 2)
+            time.sleep(0.2)
+            overtaking = other.create(named("overtaking")).json
+            assert administrator.profiles() == [overtaking]
+            server.rollback()
+            waited = waiting.result().json
+    assert administrator.profiles() == [waited, overtaking]
+    assert waited["createdAt"] > overtaking["createdAt"]
+
+
+def test_private_names_of_libraries_are_what_they_were():
+    """engines.py says why it uses them."""
+    assert "_lock" in vars(peewee.SqliteDatabase("x.db"))
+    assert "_sock" in vars(pymysql.Connection(defer_connect=True))
 
 
 def test_mysqls_strict_mode_is_on(app):

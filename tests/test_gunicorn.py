@@ -341,7 +341,8 @@ def test_the_error_log_shows_where_a_request_failed_but_not_its_contents(setting
         int("secret")
     except ValueError as error:
         text = formatted(settings, "Error handling request %s", "/x?secret", error=error)
-    assert re.fullmatch(r"Error handling request /x\n  File .*\n    int\(.*\n?.*ValueError", text)
+    expected = r"Error handling request /x\n  File .*\n    int\(.*\nValueError"
+    assert re.fullmatch(expected, text, re.DOTALL)
     assert formatted(settings, "Cannot start", error=OSError("reason")).endswith("reason")
 
 
@@ -449,10 +450,10 @@ def test_workers_share_the_connections_of_a_pool(serve, tmp_path, number):
     for worker in others:
         os.kill(worker, signal.SIGSTOP)
     with closing(Pool(service, 16)) as pool:
-        closed = pool.round()  # all by one worker, which keeps two more than the others
+        closed = pool.round()  # by one worker, which keeps two more than the others last held
         for worker in others:
             os.kill(worker, signal.SIGCONT)
-        assert closed >= 14
+        assert closed >= 12
         assert_shared(service, pool)
 
 

@@ -7,7 +7,7 @@ from secrets import token_hex
 from types import SimpleNamespace
 
 import pytest
-from databases import STARTS, fill, new_row
+from databases import STARTS, execute, fill, new_row
 from serving import PROFILES, SESSIONS, Person, assert_error, at_once, named, walk
 
 import models
@@ -236,6 +236,19 @@ def test_a_long_answer_is_sent_as_it_is_read(app, administrator):
     chunks = list(response.iter_encoded())
     assert len(chunks) == 4
     assert b"".join(chunks).count(b'"profileid"') == 3 * BATCH
+
+
+def test_a_long_answer_that_breaks_is_cut_short_and_the_log_says_why(
+    empty_database_url, make_app, caplog
+):
+    person = Person(make_app(DATABASE_URL=empty_database_url), administrator=True)
+    fill(Profile, person.appid, 3 * BATCH)
+    chunks = person.get(f"{PROFILES}?all=all").iter_encoded()
+    assert next(chunks).startswith(b"[{")
+    execute(empty_database_url, "DROP TABLE profile")
+    with pytest.raises(ServiceError, match="^database-unavailable$"):
+        list(chunks)
+    assert "database unavailable: " in caplog.text
 
 
 @both
