@@ -26,7 +26,7 @@ QUOTING = ("Invalid request from", "Ignored premature client", "Error handling r
 
 
 def number_of_workers(variable: str) -> int:
-    """WEB_CONCURRENCY, by default one for each usable core, at most 4; a bad one ends the start."""
+    """Return WEB_CONCURRENCY, by default one a usable core and at most 4; refuse a bad value."""
     if not variable:
         has_affinity = hasattr(os, "sched_getaffinity")
         return min(len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1, 4)
@@ -49,15 +49,8 @@ for slot in range(len(held)):
     held[slot] = NO_WORKER
 
 
-def pre_fork(server: Any, worker: Any) -> None:
-    """Give the new worker a slot that no other has, or if all are taken the first."""
-    used = {other.slot for other in server.WORKERS.values()}
-    worker.slot = min(set(range(len(held))) - used, default=0)
-    held[worker.slot] = 0
-
-
 def child_exit(server: Any, worker: Any) -> None:
-    held[worker.slot] = NO_WORKER
+    held[worker.age % len(held)] = NO_WORKER
 
 
 class SharingWorker(ThreadWorker):  # type: ignore[misc]
@@ -68,8 +61,8 @@ class SharingWorker(ThreadWorker):  # type: ignore[misc]
     """
 
     def notify(self) -> None:
-        """Called in each turn of the worker's loop, at least once a second."""
-        held[self.slot] = self.nr_conns if self.alive else NO_WORKER
+        """Publish the count; gunicorn calls this at each turn of its loop, at least each second."""
+        held[self.age % len(held)] = self.nr_conns if self.alive else NO_WORKER
         super().notify()
 
     def handle_request(self, req: Any, conn: Any) -> Any:
@@ -105,12 +98,12 @@ class LogfmtLogger(Logger):  # type: ignore[misc]
 
 
 def plain(text: str) -> str:
-    """The text as one word, percent-encoded where it must be; "-" if it is empty."""
+    """Return the text as one word, percent-encoded where it must be; "-" if it is empty."""
     return text if PLAIN.fullmatch(text) else quote(text, "/:%", "latin-1", "replace") or "-"
 
 
 def client(cfg: Any, environ: Any) -> str:
-    """The address of the sender, as a trusted router tells it, else of the peer; "" if unknown."""
+    """Return the sender's address, from a trusted router or else the peer's; "" if unknown."""
     peer: str = environ["REMOTE_ADDR"]
     forwarded = environ.get("HTTP_X_FORWARDED_FOR")
     if not forwarded or not trusts(cfg, peer):
@@ -123,7 +116,7 @@ def client(cfg: Any, environ: Any) -> str:
 
 @lru_cache(256)
 def trusts(cfg: Any, peer: str) -> bool:
-    """Whether gunicorn trusts the headers of the peer; it trusts a Unix socket, which is ""."""
+    """Return whether gunicorn trusts the headers of the peer. A Unix socket is "", and trusted."""
     networks = cfg.forwarded_allow_networks()
     trusts_all = not peer or "*" in cfg.forwarded_allow_ips
     return trusts_all or any(ip_address(peer) in network for network in networks)

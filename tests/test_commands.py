@@ -37,6 +37,14 @@ def test_init_db(app, command, database_url):
     assert command("init-db") == {"object": "database", "engine": engine}
 
 
+def test_a_command_asks_for_the_database_only_when_it_needs_it(tmp_path, make_app, caplog):
+    with click.Context(click.Command("flask")):
+        app = make_app(DATABASE_URL=f"sqlite:///{tmp_path}/missing/x.db")
+    assert caplog.messages == []
+    (tmp_path / "missing").mkdir()
+    assert run(app, "create-account")["object"] == "account"
+
+
 def test_create_account(app, command):
     account = command("create-account")
     assert account == {

@@ -1,6 +1,7 @@
 """Connections, turns to write and forks: what a single process can show of them."""
 
 import fcntl
+import gc
 import os
 import threading
 import time
@@ -220,6 +221,41 @@ def test_a_child_has_a_connection_of_its_own(app, user, database_url):
     assert user.create(named("after")).status_code == 201
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # just so
+def test_a_child_leaves_the_connections_of_other_threads_alone(app, user, database_url):
+    connected, forked = threading.Event(), threading.Event()
+
+    def use_before_and_after():
+        with app.app_context():
+            user.get(PROFILES)
+            before = connections(database_url)
+            connected.set()
+            assert forked.wait(10)
+            assert user.create(named("after")).status_code == 201
+            return before <= connections(database_url)
+
+    with ThreadPoolExecutor(1) as pool:
+        using = pool.submit(use_before_and_after)
+        assert connected.wait(10)
+        child = os.fork()
+        if not child:
+            gc.collect()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        forked.set()
+        assert using.result()
+
+
+def test_a_failure_within_a_transaction_of_the_callers_is_theirs(app, user, database_url):
+    user.create(named("first"))
+    before = connections(database_url)
+    with pytest.raises(ServiceError), db.atomic():
+        with connection():
+            raise peewee.OperationalError("gone")
+    assert connections(database_url) == before
+    assert not db.connect(reuse_if_open=True)
+
+
 # Tables
 
 
@@ -344,6 +380,41 @@ def test_a_create_that_waits_for_a_lock_is_the_newest_when_it_is_done(app, user,
             waited = waiting.result().json
     assert administrator.profiles() == [waited, overtaking]
     assert waited["createdAt"] > overtaking["createdAt"]
+
+
+def test_a_transaction_that_loses_a_deadlock_is_repeated(app, user, database_url):
+    if is_sqlite(database_url):
+        pytest.skip("on SQLite one writer waits for the other")
+    other, attempts = Person(app), []
+
+    def set_both():
+        attempts.append(None)
+        for person in (user, other):
+            Account.update(profileid="prof_x").where(
+                Account.accountid == person.accountid
+            ).execute()
+
+    def write_both():
+        with connection():
+            write(set_both, atomic=True)
+
+    update = "UPDATE account SET updatedAt = 'x' WHERE accountid = %s"
+    with mysql_server(database=name_of(database_url)) as server, server.cursor() as cursor:
+        server.begin()
+        values = [(identifier("acct"), "default", 0, "x", "x") for _ in range(50)]
+        columns = "accountid, appid, administrator, createdAt, updatedAt"
+        insert_many = f"INSERT INTO account ({columns}) VALUES (%s, %s, %s, %s, %s)"
+        cursor.executemany(insert_many, values)  # who has changed most wins
+        cursor.execute(update, (other.accountid,))
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(write_both)
+            wait_until(lambda: attempts)
+            time.sleep(0.2)
+            cursor.execute(update, (user.accountid,))
+            server.commit()
+            writing.result()
+    assert len(attempts) > 1
+    assert default_profileid(user) == default_profileid(other) == "prof_x"
 
 
 def test_private_names_of_libraries_are_what_they_were():

@@ -370,6 +370,12 @@ def test_a_byte_that_is_no_utf8_is_refused_beside_a_replacement_character(user, 
     assert administrator.get(PROFILES).json is None
 
 
+def test_a_file_in_a_form_is_ignored(user):
+    body = {**GOOD, "phone": (io.BytesIO(b"\xff" * 1_000), "phone.bin")}
+    made = user.create(body, content_type="multipart/form-data")
+    assert (made.status_code, made.json["phone"]) == (201, None)
+
+
 def test_as_many_parts_as_fit(user):
     part = b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\n\r\n'
     response = user.create(
