@@ -5,11 +5,7 @@ from datetime import date, datetime
 
 from dateutil import parser
 
-LONGEST = 64
-"""Characters; no written date is longer."""
-ISO_DATE = re.compile(
-    r"(\d{4}-\d\d-\d\d|\d{8}|\d{4}-?W\d\d-?[1-7]|\d{4}-?\d{3})(?:[T ].*)?", re.ASCII
-)
+ISO_DATE = re.compile(r"(\d{4}-\d\d-\d\d|\d{8}|\d{4}-?W\d\d-?[1-7]|\d{4}-?\d{3})(?:[T ].*)?")
 
 
 class FullYears(parser.parserinfo):  # type: ignore[misc]
@@ -26,8 +22,8 @@ def parse_date(text: str) -> date:
 
     Raises ValueError.
     """
-    if len(text) > LONGEST or not text.isascii() or text.startswith(("+", "-")):
-        # dateutil reads English only, and ignores the sign of a year.
+    if len(text) > 64 or not text.isascii() or text.startswith(("+", "-")):
+        # No written date is longer. dateutil reads English only, and ignores the sign of a year.
         raise ValueError("not a date")
     return iso_date(text) or written_date(text)
 
@@ -39,11 +35,11 @@ def iso_date(text: str) -> date | None:
         return None
     try:
         parser.isoparse(text.replace(" ", "T", 1))
-        day: date = parser.isoparse(match[1]).date()
+        if "W" in text:
+            date.fromisoformat(match[1])  # isoparse takes a week 53 in every year
+        return parser.isoparse(match[1]).date()
     except (ValueError, OverflowError):
         return None  # such as 1950-01-31 10:30 PM, which is a written date
-    has_that_week = "W" not in text or f"W{day.isocalendar().week:02}" in text
-    return day if has_that_week else None  # not every year has a week 53
 
 
 def written_date(text: str) -> date:
@@ -56,9 +52,9 @@ def written_date(text: str) -> date:
     for default in (datetime(2001, 1, 1), datetime(2002, 12, 28)):
         try:
             moment = parser.parse(text, FullYears(), default=default, ignoretz=True)
+            readings.add(moment.date())
         except Exception as error:  # dateutil documents ValueError; decimal's errors get out too
             raise ValueError("not a date") from error
-        readings.add(moment.date())
     day = readings.pop()
     if readings or not re.search(rf"(?<!\d){day.year:04}(?!\d)", text):
         raise ValueError("not a complete date")

@@ -5,16 +5,17 @@ from typing import Any
 
 from apispec import APISpec
 from apispec.ext.marshmallow.openapi import OpenAPIConverter
-from peewee import IntegerField
 
+import validators
 from config import Settings
 from errors import STATUSES
 from models import ListedModel, Profile, Session, public_columns
-from validators import APPID, CATALOGUE, IDENTIFIERS, listing_schema, profile_schema
+from validators import APPID, CATALOGUE, IDENTIFIERS
 
 Json = dict[str, Any]
 
 CONVERTER: Any = OpenAPIConverter("3.1.0", None, APISpec("Profiles", "1.0.0", "3.1.0"))
+CONVERTER.map_to_openapi_type(validators.Address, "string", "email")
 JSON = "application/json"
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 ANY = ("internal-error", "database-unavailable")
@@ -30,37 +31,43 @@ LINK = {"description": 'The next page, `<…>; rel="next"`, if any.', "schema": 
 SCHEME = {"type": "http", "scheme": "bearer", "description": "The token of a session."}
 DATE_PATTERN = "^[12][0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"  # others are read too
 RULES: dict[str, Json] = {
-    "name": {"description": "a text, its length in Unicode characters."},
-    "email": {"description": "an e-mail address."},
-    "date": {"description": "a complete date.", "format": "date", "pattern": DATE_PATTERN},
-    "text": {"description": "a text that is not empty."},
+    "name": {"description": "A text, its length in Unicode characters."},
+    "email": {"description": "An e-mail address."},
+    "date": {"description": "A complete date.", "format": "date", "pattern": DATE_PATTERN},
+    "text": {"description": "A text that is not empty."},
 }
-YES_OR_NO = {"type": "boolean", "examples": [False]}
-YES_OR_NO_AS_TEXT = {"type": "string", "enum": ["true", "false"], "examples": ["false"]}
-PROPERTIES = {
-    "object": "The kind of object.",
-    "profileid": "The identifier of the profile.",
-    "sessionid": "The identifier of the session.",
-    "accountid": "The identifier of the account.",
-    "appid": "The identifier of the application.",
-    **{row.property: f"The stored `{name}`, null until set." for name, row in CATALOGUE.items()},
-    "fields": "Always null.",
-    "duration": "Seconds from the creation of the session to its expiry.",
-    "csrfToken": "A random text that belongs to the session.",
-    "expiresAt": "When the session expires.",
-    "lastVerifiedAt": "When the session was created.",
-    "ended": "Whether the session was ended or has expired.",
-    "createdAt": "When it was created.",
-    "updatedAt": "When it was last changed.",
-    "message": "The code of the error.",
-    "status": "The service and its database work.",
+DEFAULT = {"description": "Whether it becomes the account's default profile."}
+DEFAULT_IN_JSON = {**DEFAULT, "type": "boolean", "examples": [False]}
+DEFAULT_IN_FORMS = {**DEFAULT, **TEXT, "enum": ["true", "false"], "examples": ["false"]}
+PATTERNS = {name: f"^{each.pattern}$" for name, each in {**IDENTIFIERS, "appid": APPID}.items()}
+PROPERTIES: dict[str, Json] = {
+    "object": {"description": "The kind of object."},
+    "profileid": {"description": "The identifier of the profile.", "pattern": PATTERNS["prof"]},
+    "sessionid": {"description": "The identifier of the session.", "pattern": PATTERNS["sess"]},
+    "accountid": {"description": "The identifier of the account.", "pattern": PATTERNS["acct"]},
+    "appid": {"description": "The identifier of the application.", "pattern": PATTERNS["appid"]},
+    **{
+        row.property: {"description": f"The stored `{name}`, or null.", "type": ["string", "null"]}
+        | ({"format": "date"} if row.rule == "date" else {})
+        for name, row in CATALOGUE.items()
+    },
+    "fields": {"description": "Always null.", "type": "null"},
+    "duration": {"description": "Seconds from its creation to its expiry.", "type": "integer"},
+    "csrfToken": {"description": "A random text that belongs to the session."},
+    "expiresAt": {"description": "When the session expires.", "format": "date-time"},
+    "lastVerifiedAt": {"description": "When the session was created.", "format": "date-time"},
+    "ended": {"description": "Whether it was ended or has expired.", "type": "boolean"},
+    "createdAt": {"description": "When it was created.", "format": "date-time"},
+    "updatedAt": {"description": "When it was last changed.", "format": "date-time"},
+    "message": {"description": "The code of the error."},
+    "status": {"description": "The service and its database work.", "const": "ok"},
 }
-FORMATS = {
-    **{row.property: {"format": "date"} for row in CATALOGUE.values() if row.rule == "date"},
-    **{name: {"format": "date-time"} for name in PROPERTIES if name.endswith("At")},
-    "accountid": {"pattern": f"^{IDENTIFIERS['acct'].pattern}$"},
-    "profileid": {"pattern": f"^{IDENTIFIERS['prof'].pattern}$"},
-    "sessionid": {"pattern": f"^{IDENTIFIERS['sess'].pattern}$"},
+QUERY: dict[str, Json] = {
+    "accountid": {"description": "Only those of this account.", "pattern": PATTERNS["acct"]},
+    "all": {"description": "Everything, whatever limit and offset.", **TEXT, "enum": ["all"]},
+    "limit": {"description": "How many at most."},
+    "offset": {"description": "How many to skip."},
+    "after": {"description": "Only those older than this one."},
 }
 
 
@@ -74,6 +81,9 @@ def describe(settings: Settings, summaries: Mapping[str, str | None]) -> Json:
         "/api/administrator/sessions": ("get", listing_operation(settings, Session)),
         "/health": ("get", operation("getHealth", "service", 200, reference("Health"), ANY)),
     }
+    objects = {"Health": ["object", "status"], "Error": ["object", "message"]}
+    for model in (Profile, Session):
+        objects[model.__name__] = [*model.as_objects([("",) * len(public_columns(model))])[0]]
     return {
         "openapi": "3.1.0",
         "info": {"title": "Profiles", "version": "1.0.0"},
@@ -90,56 +100,32 @@ def describe(settings: Settings, summaries: Mapping[str, str | None]) -> Json:
         "components": {
             "securitySchemes": {"session": SCHEME},
             "schemas": {
-                "Profile": object_schema(Profile),
-                "Session": object_schema(Session),
                 "UpdateProfile": update,
                 "CreateProfile": create,
-                "Health": closed_object({"object": constant("health"), "status": constant("ok")}),
-                "Error": closed_object({"object": constant("error"), "message": TEXT}),
+                **{name: object_schema(name, names) for name, names in objects.items()},
             },
         },
     }
 
 
-def object_schema(model: ListedModel) -> Json:
-    """Return the schema of a model's objects, from its columns."""
-    schemas: Json = {"fields": {"type": "null"}, "ended": {"type": "boolean"}}
-    schemas["object"] = constant(model.__name__.lower())
-    for name, column in model._meta.fields.items():
-        kind = "integer" if isinstance(column, IntegerField) else "string"
-        schemas[name] = {"type": [kind, "null"] if column.null else kind} | FORMATS.get(name, {})
-    names = model.as_objects([("",) * len(public_columns(model))])[0]
-    return closed_object({name: schemas[name] for name in names})
-
-
-def closed_object(properties: Json) -> Json:
+def object_schema(name: str, properties: Iterable[str]) -> Json:
     """Return the schema of an object that has all these properties and no others."""
-    described = {n: {**schema, "description": PROPERTIES[n]} for n, schema in properties.items()}
-    required = {"required": list(properties), "additionalProperties": False}
-    return {"type": "object", "properties": described, **required}
-
-
-def constant(value: str) -> Json:
-    return {**TEXT, "const": value}
-
-
-def reference(name: str) -> Json:
-    return {"$ref": f"#/components/schemas/{name}"}
+    schemas = {each: {**TEXT, **PROPERTIES[each]} for each in properties}
+    schemas["object"]["const"] = name.lower()
+    required = {"required": list(schemas), "additionalProperties": False}
+    return {"type": "object", "properties": schemas, **required}
 
 
 def body_schema(settings: Settings, *, creating: bool) -> Json:
     """Return the schema of a body, with a description and an example of each field."""
-    schema = profile_schema(settings.user_profile_fields, settings.lengths, creating=creating)
+    names, lengths = settings.user_profile_fields, settings.lengths
+    schema = validators.profile_schema(names, lengths, creating=creating)
     body: Json = CONVERTER.schema2jsonschema(schema)
-    for name in settings.user_profile_fields:
-        row, field = CATALOGUE[name], body["properties"][name]
-        field |= RULES[row.rule]
-        field["description"] = f"{name.replace('-', ' ').capitalize()}, {field['description']}"
-        least = min(field["minLength"], settings.maximum_post_data_length)
-        repeated = f"{row.example} " * (least // len(row.example) + 1)
-        field["examples"] = [repeated[: max(least, len(row.example))][: field.get("maxLength")]]
+    examples = validators.example_body(names, lengths, settings.maximum_post_data_length)
+    for name, example in examples.items():
+        body["properties"][name] |= RULES[CATALOGUE[name].rule] | {"examples": [example]}
     if creating:
-        body["properties"]["default"] |= YES_OR_NO
+        body["properties"]["default"] = DEFAULT_IN_JSON
     return body
 
 
@@ -150,7 +136,7 @@ def body_content(name: str, body: Json) -> Json:
     the type by the class of the body.
     """
     fields = body["properties"]
-    texts = {f: s | YES_OR_NO_AS_TEXT if f == "default" else s for f, s in fields.items()}
+    texts = fields | {"default": DEFAULT_IN_FORMS} if "default" in fields else fields
     # The page forgets a form that equals its example when the other kind of form is chosen.
     example = {field: texts[field]["examples"][0] for field in reversed(texts)}
     form = {"schema": body | {"properties": texts}, "example": example}
@@ -160,17 +146,15 @@ def body_content(name: str, body: Json) -> Json:
 
 def body_operation(settings: Settings, body: Json, *, creating: bool) -> Json:
     """Return update or create: a target in the query, the configured fields in the body."""
-    schema = profile_schema(settings.user_profile_fields, settings.lengths, creating=creating)
-    rules = [rule for field in schema.fields.values() for rule in field.validators]
-    field_codes = dict.fromkeys(rule.error for rule in rules if hasattr(rule, "error"))
     verb, target, done = ("create", "accountid", 201) if creating else ("update", "profileid", 200)
-    codes = (f"invalid-{target}", *field_codes, *BODY)
-    described = operation(f"{verb}Profile", "user", done, reference("Profile"), codes)
-    described["responses"]["404"] = error_response(404, [f"invalid-{target}"])
-    query = parameter(target, {"description": PROPERTIES[target]} | TEXT | FORMATS[target])
+    names, lengths, unknown = settings.user_profile_fields, settings.lengths, f"invalid-{target}"
+    schema: Any = validators.profile_schema(names, lengths, creating=creating)
+    rules = [rule for field in schema.fields.values() for rule in field.validators]
+    codes = (unknown, *dict.fromkeys(rule.error for rule in rules), *BODY)
+    described = operation(f"{verb}Profile", "user", done, reference("Profile"), codes, unknown)
+    query = parameter("query", target, **TEXT, **PROPERTIES[target]) | {"required": True}
     content = {"required": True, "content": body_content(f"{verb.capitalize()}Profile", body)}
-    parameters = [query | {"required": True}, appid_header(settings)]
-    return described | {"parameters": parameters, "requestBody": content}
+    return described | {"parameters": [query, appid_header(settings)], "requestBody": content}
 
 
 def listing_operation(settings: Settings, model: ListedModel) -> Json:
@@ -178,43 +162,40 @@ def listing_operation(settings: Settings, model: ListedModel) -> Json:
     rows = {"type": ["array", "null"], "items": reference(model.__name__)}
     described = operation(f"list{model.__name__}s", "administrator", 200, rows, LISTING)
     described["responses"]["200"]["headers"] = {"Link": LINK}
-    schemas = CONVERTER.schema2jsonschema(listing_schema(settings.page_size))["properties"]
-    schemas["accountid"] |= FORMATS["accountid"]
-    schemas["after"] |= FORMATS[model.PUBLIC_ID]
-    schemas["all"] |= {"type": "string", "enum": ["all"]}
-    query = [parameter(name, schema) for name, schema in schemas.items()]
+    schema = validators.listing_schema(settings.page_size)
+    schemas = CONVERTER.schema2jsonschema(schema)["properties"]
+    schemas["after"]["pattern"] = PROPERTIES[model.PUBLIC_ID]["pattern"]
+    query = [parameter("query", name, **schemas[name], **QUERY[name]) for name in QUERY]
     return described | {"parameters": [*query, appid_header(settings)]}
 
 
 def appid_header(settings: Settings) -> Json:
-    schema = {"type": "string", "pattern": f"^{APPID.pattern}$", "default": settings.appid}
-    return {"in": "header", "name": "X-Appid", "description": PROPERTIES["appid"], "schema": schema}
+    schema = {**TEXT, **PROPERTIES["appid"], "default": settings.appid}
+    return parameter("header", "X-Appid", **schema)
 
 
-def parameter(name: str, schema: Json) -> Json:
-    return {"in": "query", "name": name, "description": schema.pop("description"), "schema": schema}
+def parameter(place: str, name: str, description: str, **schema: Any) -> Json:
+    return {"in": place, "name": name, "description": description, "schema": schema}
 
 
-def operation(name: str, tag: str, status: int, answer: Json, codes: Iterable[str]) -> Json:
-    """Return an operation with its answer, and its errors by status."""
-    by_status: dict[int, list[str]] = {}
+def reference(name: str) -> Json:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def operation(
+    name: str, tag: str, status: int, answer: Json, codes: Iterable[str], unknown: str = ""
+) -> Json:
+    """Return an operation with its answer, and its errors by status. ``unknown`` is its 404."""
+    by_status = {404: [unknown]} if unknown else {}
     for code in codes:
         by_status.setdefault(STATUSES.get(code, 400), []).append(code)
-    errors = {str(error): error_response(error, by_status[error]) for error in sorted(by_status)}
-    done = {"description": "Done.", "content": {JSON: {"schema": answer}}}
-    return {
-        "operationId": name,
-        "tags": [tag],
-        "security": [{"session": []}] if 401 in by_status else [],
-        "responses": {str(status): done, **errors},
-    }
-
-
-def error_response(status: int, codes: list[str]) -> Json:
-    """Return an error that has one of the codes."""
-    examples = {code: {"value": {"object": "error", "message": code}} for code in codes}
-    return {
-        "description": ", ".join(f"`{code}`" for code in codes),
-        "headers": HEADERS.get(status, {}),
-        "content": {JSON: {"schema": reference("Error"), "examples": examples}},
-    }
+    responses: Json = {str(status): {"description": "Done.", "content": {JSON: {"schema": answer}}}}
+    for number in sorted(by_status):
+        examples = {c: {"value": {"object": "error", "message": c}} for c in by_status[number]}
+        responses[str(number)] = {
+            "description": ", ".join(f"`{code}`" for code in examples),
+            "headers": HEADERS.get(number, {}),
+            "content": {JSON: {"schema": reference("Error"), "examples": examples}},
+        }
+    security: Json = {"security": [{"session": []}] if 401 in by_status else []}
+    return {"operationId": name, "tags": [tag], **security, "responses": responses}

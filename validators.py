@@ -1,12 +1,12 @@
 """The catalogue of the ten profile fields, and the schemas generated from it."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from email_validator import EmailNotValidError, validate_email
-from marshmallow import EXCLUDE, Schema, ValidationError, fields, validate, validates
+from email_validator import validate_email
+from marshmallow import EXCLUDE, Schema, ValidationError, fields, validate
 
 from dates import parse_date
 from errors import ServiceError
@@ -43,72 +43,64 @@ CATALOGUE = {
 }  # fmt: skip
 BOUNDED_FIELDS = tuple(name for name, row in CATALOGUE.items() if row.rule == "name")
 
-LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-"""JSON can contain one, no database can store it."""
-
 Lengths = tuple[tuple[int, int], ...]
 """The inclusive (minimum, maximum) lengths of the bounded fields, in Unicode characters."""
 
 
-class Text(fields.String):
-    """A non-empty text, stored exactly as sent; it fails with ``invalid-<field>``."""
+def example_body(names: Iterable[str], lengths: Lengths, largest: int) -> dict[str, str]:
+    """Return a body that the fields accept. No value is padded to more than the largest length."""
+    body = {name: CATALOGUE[name].example for name in names}
+    for name, (least, most) in zip(BOUNDED_FIELDS, lengths, strict=True):
+        if name in body:
+            body[name] = body[name].ljust(min(least, largest), ".")[:most]
+    return body
 
-    def __init__(self, field: str, **options: Any) -> None:
-        code = f"invalid-{field}"
-        options["validate"] = [validate.Length(min=1, error=code), *options.pop("rules", ())]
-        super().__init__(data_key=field, required=True, **options)
-        self.error_messages = dict.fromkeys(("required", "null", "invalid"), code)
+
+class Text(fields.String):
+    """A text, stored exactly as sent."""
 
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> str:
         text = "true" if value is True else value
-        if not isinstance(text, str) or LONE_SURROGATE.search(text):
+        if not isinstance(text, str):
             raise self.make_error("invalid")
+        try:
+            text.encode()  # fails for a lone surrogate: JSON can contain one, no database can
+            return self.stored(text)
+        except ValueError as error:
+            raise self.make_error("invalid") from error
+
+    def stored(self, text: str) -> str:
+        """Return what is stored for the text. Raises ValueError."""
         return text
 
 
 class Date(Text):
     """A date, stored as YYYY-MM-DD."""
 
-    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> str:
-        try:
-            return parse_date(super()._deserialize(value, *args, **kwargs)).isoformat()
-        except ValueError as error:
-            raise self.make_error("invalid") from error
+    def stored(self, text: str) -> str:
+        return parse_date(text).isoformat()
 
 
-def check_address(field: str) -> Callable[[str], None]:
-    """Return a marshmallow validator of the syntax of e-mail addresses, without the network."""
+class Address(Text):
+    """An e-mail address, of which the syntax is checked, without the network."""
 
-    def check(address: str) -> None:
-        try:
-            validate_email(address, check_deliverability=False, strict=True)
-        except EmailNotValidError as error:
-            raise ValidationError(f"invalid-{field}") from error
-
-    return check
+    def stored(self, text: str) -> str:
+        validate_email(text, check_deliverability=False, strict=True)
+        return text
 
 
 def profile_field(field: str, lengths: Lengths, *, creating: bool) -> Text:
     """Return the marshmallow field of an input field, by its rule in the catalogue."""
-    rule = CATALOGUE[field].rule
-    if rule == "date":
-        return Date(field)
+    code, rule = f"invalid-{field}", CATALOGUE[field].rule
+    rules: list[validate.Validator] = [validate.Length(min=1, error=code)]
     if rule == "email":
-        rules: list[Any] = [validate.Regexp("^[^@]+@", error=f"invalid-{field}")]
-        if not creating:
-            return Text(field, rules=rules)
-        return Text(field, rules=[*rules, check_address(field)], metadata={"format": "email"})
-    if rule == "name":
+        rules.append(validate.Regexp("^[^@]+@", error=code))
+    elif rule == "name":
         least, most = lengths[BOUNDED_FIELDS.index(field)]
-        return Text(field, rules=[validate.Length(least, most, error=f"invalid-{field}-length")])
-    return Text(field)
-
-
-class ConfiguredSchema(Schema):
-    """The base of the generated schemas: input that the schema does not name is ignored."""
-
-    class Meta:
-        unknown = EXCLUDE
+        rules.append(validate.Length(least, most, error=f"{code}-length"))
+    kind = {"date": Date, "email": Address if creating else Text}.get(rule, Text)
+    codes: dict[str, Any] = dict.fromkeys(("required", "null", "invalid"), code)
+    return kind(data_key=field, required=True, validate=rules, error_messages=codes)
 
 
 @lru_cache(maxsize=256)
@@ -118,9 +110,8 @@ def profile_schema(names: tuple[str, ...], lengths: Lengths, *, creating: bool) 
         CATALOGUE[name].property: profile_field(name, lengths, creating=creating) for name in names
     }
     if creating:
-        hint = {"description": "Whether it becomes the account's default profile."}
-        row["default"] = fields.Raw(allow_none=True, metadata=hint)
-    return ConfiguredSchema.from_dict(row, name="CreateProfile" if creating else "UpdateProfile")()
+        row["default"] = fields.Raw(allow_none=True)
+    return Schema.from_dict(row)(unknown=EXCLUDE)
 
 
 def profile_values(
@@ -135,46 +126,34 @@ def profile_values(
     try:
         return profile_schema(names, lengths, creating=creating).load(body)
     except ValidationError as error:
-        first = next(name for name in names if name in error.messages_dict)
-        raise ServiceError(error.messages_dict[first][0]) from None
+        first = next(iter(error.messages_dict.values()))  # they are in the order of the names
+        raise ServiceError(first[0]) from None
 
 
 class WholeNumber(fields.Integer):
-    """A whole number up to LARGEST_INTEGER: ASCII digits, or an int in-process."""
-
-    def __init__(self, name: str, **options: Any) -> None:
-        self.code = f"invalid-{name}"
-        super().__init__(validate=validate.Range(0, LARGEST_INTEGER, error=self.code), **options)
+    """A whole number: ASCII digits, or an int in-process."""
 
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> int:
         if type(value) is int:
             return value
         digits = isinstance(value, str) and re.fullmatch("0*([0-9]{1,19})", value)
         if not digits:
-            raise ValidationError(self.code)
+            raise self.make_error("invalid")
         return int(digits[1])  # without leading zeros: int() refuses more than 4,300 digits
-
-
-class ListingSchema(ConfiguredSchema):
-    """The query of a listing. The default limit is the page size."""
-
-    accountid = fields.String(metadata={"description": "Only those of this account."})
-    all = fields.Raw(metadata={"description": "Everything. Leave it out for limit and offset."})
-    offset = WholeNumber("offset", load_default=0, metadata={"description": "How many to skip."})
-    after = fields.String(metadata={"description": "Only those older than this one."})
-
-    @validates("after")
-    def check_after(self, after: str, **options: Any) -> None:
-        if not is_identifier("prof", after) and not is_identifier("sess", after):
-            raise ValidationError("invalid-after")
 
 
 @lru_cache(maxsize=8)
 def listing_schema(page_size: int) -> Schema:
     """Return the schema of a listing's query, built once for each page size."""
-    hint = {"description": "How many at most."}
-    limit = WholeNumber("limit", load_default=page_size, metadata=hint)
-    return ListingSchema.from_dict({"limit": limit}, name="Listing")()
+    size = validate.Range(0, LARGEST_INTEGER)
+    row: dict[str, Any] = {
+        "limit": WholeNumber(load_default=page_size, validate=size),
+        "offset": WholeNumber(load_default=0, validate=size),
+        "after": fields.String(validate=validate.Regexp(r"(prof|sess)_[0-9a-f]{16}\Z")),
+        "accountid": fields.String(),
+        "all": fields.Raw(),
+    }
+    return Schema.from_dict(row)(unknown=EXCLUDE)
 
 
 def listing_query(given: Mapping[str, Any], *, page_size: int) -> dict[str, Any]:
@@ -189,6 +168,4 @@ def listing_query(given: Mapping[str, Any], *, page_size: int) -> dict[str, Any]
     try:
         return listing_schema(page_size).load(query)
     except ValidationError as error:
-        names = ("limit", "offset", "after", "accountid")
-        first = next(name for name in names if name in error.messages_dict)
-        raise ServiceError(f"invalid-{first}") from None
+        raise ServiceError(f"invalid-{next(iter(error.messages_dict))}") from None
