@@ -15,8 +15,7 @@ from peewee import Expression, Field, Query
 import models
 from database import Statement, db, parameter, write
 from errors import ServiceError
-from models import Account, ListedModel, Profile, Row, Session, public_columns
-from validators import is_identifier
+from models import Account, ListedModel, Profile, Row, Session, find, select_row, update
 
 BEARER = re.compile("bearer +([0-9a-f]{64})", re.IGNORECASE)
 BATCH = 1_000
@@ -67,27 +66,16 @@ def select_caller() -> Query:
 
 def create_account(appid: str, *, administrator: bool = False) -> dict[str, Any]:
     """Store a new account and return it."""
-    account = Account(accountid=models.identifier("acct"), appid=appid, administrator=administrator)
-    account.createdAt = account.updatedAt = models.timestamp(models.now())
-    write(lambda: account.save(force_insert=True))
-    return as_object(account)
+    accountid, moment = models.identifier("acct"), models.timestamp(models.now())
+    account = {"accountid": accountid, "appid": appid, "administrator": administrator}
+    write(Account.insert(**account, createdAt=moment, updatedAt=moment).execute)
+    return find(Account, accountid)
 
 
 def set_administrator(accountid: str, administrator: bool) -> dict[str, Any]:
-    """Make the account an administrator's or not, and return it. Raises ServiceError."""
-    account = find_account(accountid)
-    account.administrator, account.updatedAt = administrator, models.timestamp(models.now())
-    write(lambda: account.save(only=[Account.administrator, Account.updatedAt]))
-    return as_object(account)
-
-
-def find_account(accountid: str) -> Account:
-    """Return the account, of any application. Raises ServiceError("invalid-accountid")."""
-    known = is_identifier("acct", accountid)
-    account = Account.get_or_none(Account.accountid == accountid) if known else None
-    if account is None:
-        raise ServiceError("invalid-accountid", 404)
-    return account
+    """Make the account an administrator's or not, and return it. Raises invalid-accountid."""
+    account = find(Account, accountid)
+    return account | write(lambda: update(Account, accountid, administrator=administrator))
 
 
 def find_accounts(email: str, appid: str) -> list[dict[str, Any]]:
@@ -101,15 +89,7 @@ def find_accounts(email: str, appid: str) -> list[dict[str, Any]]:
         for _, of_appid, accountid, *emails in rows:
             if of_appid == appid and wanted in [each.casefold() for each in emails if each]:
                 found[accountid] = None
-    accounts = [Account.get_or_none(Account.accountid == accountid) for accountid in found]
-    return [as_object(account) for account in accounts if account]
-
-
-def as_object(account: Account) -> dict[str, Any]:
-    """Return the account as the commands print it."""
-    accountid, *names = Account._meta.sorted_field_names
-    values = {name: getattr(account, name) for name in names}
-    return {accountid: account.accountid, "object": "account", **values}
+    return Account.as_objects(row for each in found for row in select_row(Account, key=each))
 
 
 def create_session(accountid: str, duration: int) -> dict[str, Any]:
@@ -117,53 +97,39 @@ def create_session(accountid: str, duration: int) -> dict[str, Any]:
 
     Raises ServiceError("invalid-accountid").
     """
-    account, token = find_account(accountid), token_hex(32)
 
     def store() -> Row:
         moment = models.now()
-        session = {
-            "sessionid": models.identifier("sess"),
-            "appid": account.appid,
-            "accountid": accountid,
-            "tokenHash": token_hash(token),
-            "duration": duration,
-            "csrfToken": token_hex(32),
-            "expiresAt": models.timestamp(moment + duration * 10**9),
-            "lastVerifiedAt": models.timestamp(moment),
-        }
+        session["lastVerifiedAt"] = models.timestamp(moment)
+        session["expiresAt"] = models.timestamp(moment + duration * 10**9)
         return models.insert(Session, moment, session)
 
+    token, appid = token_hex(32), find(Account, accountid)["appid"]
+    secrets = {"tokenHash": token_hash(token), "csrfToken": token_hex(32)}
+    owner = {"appid": appid, "accountid": accountid}
+    session = {"sessionid": models.identifier("sess"), "duration": duration, **owner, **secrets}
     return {**Session.as_objects([write(store)])[0], "token": token}
 
 
 def end_session(sessionid: str) -> dict[str, Any]:
-    """End a session, unless it was ended before, and return it.
-
-    Raises ServiceError("invalid-sessionid").
-    """
-    this = Session.sessionid == sessionid
-    if not is_identifier("sess", sessionid) or not Session.get_or_none(this):
-        raise ServiceError("invalid-sessionid", 404)
-    end_those(this)
-    row = db.execute(Session.select(*public_columns(Session)).where(this)).fetchone()
-    return Session.as_objects([row])[0]
+    """End a session, unless it was ended before, and return it. Raises invalid-sessionid."""
+    find(Session, sessionid)
+    end_those(Session.sessionid == sessionid)
+    return find(Session, sessionid)
 
 
 def end_sessions(accountid: str) -> int:
-    """End the sessions of an account that are running; return how many. Raises ServiceError."""
-    own = (Session.appid == find_account(accountid).appid) & (Session.accountid == accountid)
-    return end_those(own & (Session.expiresAt > models.timestamp(time.time_ns())))
+    """End the running sessions of an account; return how many. Raises invalid-accountid."""
+    appid, moment = find(Account, accountid)["appid"], models.timestamp(time.time_ns())
+    own = (Session.appid == appid) & (Session.accountid == accountid)
+    return end_those(own & (Session.expiresAt > moment))
 
 
 def end_those(condition: Expression) -> int:
     """End the sessions that meet the condition and have not been ended; return how many."""
-
-    def end() -> int:
-        moment = models.timestamp(models.now())
-        update = Session.update(endedAt=moment, updatedAt=moment)
-        return update.where(condition, Session.endedAt.is_null()).execute()
-
-    return write(end)
+    moment = models.timestamp(models.now())
+    end = Session.update(endedAt=moment, updatedAt=moment)
+    return write(end.where(condition, Session.endedAt.is_null()).execute)
 
 
 def purge_sessions(before: str) -> int:

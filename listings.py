@@ -1,7 +1,7 @@
 """Reading a listing: pages and long answers, newest first, by cursor or offset."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from time import time_ns
 from typing import Any, NamedTuple
 
@@ -16,6 +16,8 @@ BATCH = 100
 """Rows read and held at a time, however many are asked for: 6 MB when each fills a whole body."""
 COMMIT_NANOSECONDS = 20 * 10**9
 """A row is committed at most so long after its moment: twice engines.STATEMENT_SECONDS."""
+Young = tuple[int, set[int]]
+"""A moment before which all rows have been committed, and the ids made since."""
 
 
 class Page(NamedTuple):
@@ -58,8 +60,8 @@ def read_page(model: ListedModel, scope: dict[str, str], query: dict[str, Any]) 
     return Page(first, rest, cursor)
 
 
-def young_rows(model: ListedModel, scope: dict[str, str], limit: int) -> tuple[int, set[int]]:
-    """Return a moment before which all rows have been committed, and the ids made since."""
+def young_rows(model: ListedModel, scope: dict[str, str], limit: int) -> Young:
+    """Return what tells the rows of a page from those that are committed after it began."""
     if limit == LARGEST_INTEGER:  # no row can be one too many
         return LARGEST_INTEGER, set()
     moment = time_ns() - COMMIT_NANOSECONDS
@@ -69,12 +71,7 @@ def young_rows(model: ListedModel, scope: dict[str, str], limit: int) -> tuple[i
 
 
 def further_batches(
-    model: ListedModel,
-    scope: dict[str, str],
-    before: int,
-    last: int,
-    left: int,
-    young: tuple[int, set[int]],
+    model: ListedModel, scope: dict[str, str], before: int, last: int, left: int, young: Young
 ) -> Iterator[list[dict[str, Any]]]:
     """Read the rows from the one below ``before`` to ``last``, at most so many as are left.
 
@@ -85,8 +82,8 @@ def further_batches(
         with connection():
             rows = read_rows(model, scope, before=before, count=BATCH)
         before = rows[-1][0] if len(rows) == BATCH else last
-        rows = [row for row in rows if row[0] >= last and (row[0] <= moment or row[0] in known)]
-        rows = rows[:left]
+        kept = (row for row in rows if row[0] >= last and (row[0] <= moment or row[0] in known))
+        rows = list(islice(kept, left))
         left -= len(rows)
         if rows:
             yield model.as_objects(rows)
@@ -95,8 +92,7 @@ def further_batches(
 def read_rows(model: ListedModel, scope: dict[str, str], **parameters: Any) -> Sequence[Row]:
     """Return the rows of select_rows in the variant that has these parameters."""
     variant = (model, tuple(scope), "after" in parameters, "offset" in parameters)
-    rows: Sequence[Row] = select_rows(*variant, **{**parameters, **scope}).fetchall()
-    return rows
+    return select_rows(*variant, **(parameters | scope)).fetchall()
 
 
 @Statement
@@ -129,8 +125,5 @@ def select_rows(model: ListedModel, scope: tuple[str, ...], cursor: bool, skippi
     if not skipping:
         return rows
     keys = rows.offset(parameter("offset")).alias("keys")
-    return (
-        model.select(*public_columns(model))
-        .join(keys, on=(model.id == keys.c.id))
-        .order_by(model.id.desc())
-    )
+    whole = model.select(*public_columns(model)).join(keys, on=(model.id == keys.c.id))
+    return whole.order_by(model.id.desc())

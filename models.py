@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from functools import cache, lru_cache
 from secrets import token_hex
 from threading import Lock
 from typing import Any
@@ -12,31 +11,24 @@ import peewee
 from peewee import BigIntegerField, BooleanField, Field, IntegerField, Query, TextField
 
 from database import AsciiField, Statement, Table, parameter
+from errors import ServiceError
+from validators import is_identifier
+
+clock, latest = Lock(), 0
 
 
-class Clock:
-    """Nanoseconds since 1970, UTC, never the same twice and never backwards in one process."""
-
-    def __init__(self) -> None:
-        self.lock, self.latest = Lock(), 0
-
-    def __call__(self) -> int:
-        with self.lock:
-            self.latest = max(self.latest + 1, time.time_ns())
-            return self.latest
-
-
-now = Clock()
-
-
-@lru_cache(maxsize=8)
-def second(seconds: int) -> str:
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
+def now() -> int:
+    """Return nanoseconds since 1970, UTC, never the same twice nor fewer in one process."""
+    global latest
+    with clock:
+        latest = max(latest + 1, time.time_ns())
+        return latest
 
 
 def timestamp(nanoseconds: int) -> str:
     """Return ISO 8601, UTC, to the millisecond: texts of one length, which sort as the moments."""
-    return f"{second(nanoseconds // 10**9)}.{nanoseconds // 10**6 % 1000:03}Z"
+    moment = datetime.fromtimestamp(nanoseconds // 10**6 / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def identifier(prefix: str) -> str:
@@ -45,24 +37,16 @@ def identifier(prefix: str) -> str:
 
 
 Row = tuple[Any, ...]
-"""A row of a listed table: the values of public_columns()."""
+"""A row of a table: the values of public_columns()."""
 
 LISTING_INDEXES = ((("appid", "id"), False), (("appid", "accountid", "id"), False))
 """For the listing of an application and that of an account; neither is unique."""
 
 
-class Account(Table):
-    accountid = AsciiField(primary_key=True)
-    appid = AsciiField()
-    administrator = BooleanField()
-    profileid = AsciiField(null=True)  # the default profile
-    createdAt = AsciiField()
-    updatedAt = AsciiField()
+class Shown:
+    """What the tables share: their rows as the objects of the interface."""
 
-
-class Listed:
-    """What the two listed tables share."""
-
+    PREFIX: str
     PUBLIC_ID: str
     UNSTORED: dict[str, Any]
     """Properties without a column: ``object``, which comes second, and one before createdAt."""
@@ -70,12 +54,33 @@ class Listed:
     @classmethod
     def as_objects(cls, rows: Iterable[Row]) -> list[dict[str, Any]]:
         """Return the rows as the objects of the interface, properties in its order."""
-        names, blank = object_names(cls)  # type: ignore[arg-type]
-        return [blank | dict(zip(names, row[1:], strict=True)) for row in rows]
+        columns = public_columns(cls)  # type: ignore[arg-type]
+        names = [column.name for column in columns if column.name != "id"]
+        order = [names[0], "object", *names[1:-2], *cls.UNSTORED, *names[-2:]]
+        blank = dict.fromkeys(order) | cls.UNSTORED
+        return [blank | dict(zip(names, row[-len(names) :], strict=True)) for row in rows]
 
 
-class Profile(Listed, Table):
-    PUBLIC_ID = "profileid"
+class Account(Shown, Table):
+    PREFIX, PUBLIC_ID = "acct", "accountid"
+    UNSTORED = {"object": "account"}
+
+    accountid = AsciiField(primary_key=True)
+    appid = AsciiField()
+    administrator = BooleanField()
+    profileid = AsciiField(null=True)  # the default profile
+    createdAt = AsciiField()
+    updatedAt = AsciiField()
+
+    @classmethod
+    def as_objects(cls, rows: Iterable[Row]) -> list[dict[str, Any]]:
+        """Return the rows as objects; both databases store the boolean as a number."""
+        objects = super().as_objects(rows)
+        return [each | {"administrator": bool(each["administrator"])} for each in objects]
+
+
+class Profile(Shown, Table):
+    PREFIX, PUBLIC_ID = "prof", "profileid"
     UNSTORED = {"object": "profile", "fields": None}
 
     id = BigIntegerField(primary_key=True)  # the nanosecond it was made: the listing's order
@@ -99,8 +104,8 @@ class Profile(Listed, Table):
         indexes = ((("profileid",), True), *LISTING_INDEXES)
 
 
-class Session(Listed, Table):
-    PUBLIC_ID = "sessionid"
+class Session(Shown, Table):
+    PREFIX, PUBLIC_ID = "sess", "sessionid"
     UNSTORED = {"object": "session", "ended": None}
 
     id = BigIntegerField(primary_key=True)  # as in Profile
@@ -129,25 +134,43 @@ class Session(Listed, Table):
 
 
 ListedModel = type[Profile] | type[Session]
+AnyModel = type[Account] | ListedModel
 
 
-@cache
-def public_columns(model: ListedModel) -> list[Field]:
-    """Return the columns that are read for a listing: all but the hash of a token."""
+def public_columns(model: AnyModel) -> list[Field]:
+    """Return the columns that are read for an object: all but the hash of a token."""
     return [field for field in model._meta.sorted_fields if field.name != "tokenHash"]
 
 
-@cache
-def object_names(model: ListedModel) -> tuple[list[str], dict[str, Any]]:
-    """Return the names of the public columns after the id, and an object without values."""
-    names = [column.name for column in public_columns(model)[1:]]
-    order = [names[0], "object", *names[1:-2], *model.UNSTORED, *names[-2:]]
-    return names, dict.fromkeys(order) | model.UNSTORED
+def find(model: AnyModel, identifier: str | None, appid: str | None = None) -> dict[str, Any]:
+    """Return the object with this identifier, of any application unless one is given.
+
+    Raises ServiceError, such as invalid-accountid: 400 when not given, 404 when unknown.
+    """
+    known = is_identifier(model.PREFIX, identifier)
+    for found in model.as_objects(select_row(model, key=identifier) if known else ()):
+        if appid in (None, found["appid"]):
+            return found
+    raise ServiceError(f"invalid-{model.PUBLIC_ID}", 404 if identifier else 400)
 
 
 @Statement
-def insert_row(model: type[Table]) -> Query:
-    return model.insert({field: parameter(field.name) for field in model._meta.sorted_fields})
+def select_row(model: AnyModel) -> Query:
+    key = getattr(model, model.PUBLIC_ID)
+    return model.select(*public_columns(model)).where(key == parameter("key"))
+
+
+def update(model: AnyModel, identifier: str, **changes: Any) -> dict[str, Any]:
+    """Change columns of the row with this identifier; return the changes, updatedAt among them."""
+    changes["updatedAt"] = timestamp(now())
+    update_row(model, *sorted(changes), **changes, key=identifier)
+    return changes
+
+
+@Statement
+def update_row(model: AnyModel, *names: str) -> Query:
+    key = getattr(model, model.PUBLIC_ID)
+    return model.update({name: parameter(name) for name in names}).where(key == parameter("key"))
 
 
 def insert(model: ListedModel, moment: int, values: dict[str, Any]) -> Row:
@@ -155,14 +178,18 @@ def insert(model: ListedModel, moment: int, values: dict[str, Any]) -> Row:
 
     The moment is its id; if another process made a row in the very same nanosecond, the next is.
     """
-    made = {"createdAt": timestamp(moment), "updatedAt": timestamp(moment)}
+    made = {"id": moment, "createdAt": timestamp(moment), "updatedAt": timestamp(moment)}
     row = dict.fromkeys(model._meta.sorted_field_names) | values | made
-    row["id"] = moment
     while True:
         try:
             insert_row(model, **row)
             return tuple(row[field.name] for field in public_columns(model))
         except peewee.IntegrityError:
-            row["id"] += 1
-            if row["id"] > moment + 2:
+            if row["id"] == moment + 2:
                 raise
+            row["id"] += 1
+
+
+@Statement
+def insert_row(model: AnyModel) -> Query:
+    return model.insert({field: parameter(field.name) for field in model._meta.sorted_fields})

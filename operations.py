@@ -4,17 +4,16 @@ Each checks the rights of its caller and fails with a ServiceError whose message
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Protocol
-
-from peewee import Query
 
 import models
 from accounts import SignedIn
 from config import Settings
-from database import Statement, connection, db, parameter, write
+from database import connection, write
 from errors import ServiceError
 from listings import Page, read_page
-from models import Account, ListedModel, Profile, Row, Session, public_columns
+from models import Account, ListedModel, Profile, Row, Session, find, update
 from validators import APPID, is_identifier, listing_query, profile_values
 
 source: Callable[[], Settings] | None = None
@@ -56,18 +55,13 @@ def update_profile(
     invalid-profileid, invalid-account, or the code of the first field that fails.
     """
 
-    def store() -> None:
-        changes["updatedAt"] = models.timestamp(models.now())
-        update_columns(*sorted(changes), **changes, profileid=profileid)
-
     appid = checked_appid(appid)
     with connection():
-        profile = find_profile(profileid, appid)
+        profile = find(Profile, profileid, appid)
         if profile["accountid"] != caller.accountid:
             raise ServiceError("invalid-account")
         changes = checked_fields(body, user_profile_fields, creating=False)
-        write(store)
-    return profile | changes
+        return profile | write(lambda: update(Profile, profile["profileid"], **changes))
 
 
 def create_profile(
@@ -86,17 +80,14 @@ def create_profile(
     """
 
     def store() -> Row:
-        if default and db.for_update:  # on SQLite the turn to write is lock enough
-            lock_account(accountid=accountid)  # before the moment is taken: it may have to wait
-        row = models.insert(Profile, models.now(), values)
-        if default:
-            set_default_profile(profileid=row[1], updatedAt=row[-1], accountid=accountid)
-        return row
+        if default:  # before the moment is taken: it may have to wait for the account's row
+            update(Account, caller.accountid, profileid=values["profileid"])
+        return models.insert(Profile, models.now(), values)
 
     appid = checked_appid(appid)
     with connection():
         if not isinstance(caller, SignedIn) or accountid != caller.accountid:
-            require_account(accountid, appid)
+            find(Account, accountid, appid)
         if accountid != caller.accountid:
             raise ServiceError("invalid-account")
         values = checked_fields(body, user_profile_fields, creating=True)
@@ -107,7 +98,8 @@ def create_profile(
     return Profile.as_objects([row])[0]
 
 
-def list_profiles(
+def list_rows(
+    model: ListedModel,
     caller: Caller,
     *,
     accountid: str | None = None,
@@ -117,27 +109,16 @@ def list_profiles(
     after: str | None = None,
     appid: str | None = None,
 ) -> list[dict[str, Any]] | None:
-    """Return the application's profiles, newest first, or None when there is none.
+    """Return the application's rows, newest first, or None when there is none.
 
     Raises ServiceError: administrator-required, invalid-limit, invalid-offset, invalid-after.
     """
     query = {"accountid": accountid, "all": all, "limit": limit, "offset": offset, "after": after}
-    return list_page(Profile, caller, appid, query).everything()
+    return list_page(model, caller, appid, query).everything()
 
 
-def list_sessions(
-    caller: Caller,
-    *,
-    accountid: str | None = None,
-    all: bool | str = False,
-    limit: int | str | None = None,
-    offset: int | str = 0,
-    after: str | None = None,
-    appid: str | None = None,
-) -> list[dict[str, Any]] | None:
-    """Return the application's sessions, as list_profiles; the hash of a token is left out."""
-    query = {"accountid": accountid, "all": all, "limit": limit, "offset": offset, "after": after}
-    return list_page(Session, caller, appid, query).everything()
+list_profiles = partial(list_rows, Profile)
+list_sessions = partial(list_rows, Session)
 
 
 def list_page(model: ListedModel, caller: Caller, appid: str | None, given: dict[str, Any]) -> Page:
@@ -163,26 +144,6 @@ def checked_appid(appid: str | None) -> str:
     return appid
 
 
-def find_profile(profileid: str | None, appid: str) -> dict[str, Any]:
-    """Return the profile. Raises invalid-profileid: 400 when not given, 404 when unknown."""
-    if not profileid:
-        raise ServiceError("invalid-profileid")
-    known = is_identifier("prof", profileid)
-    rows = select_profile(profileid=profileid, appid=appid).fetchall() if known else []
-    if not rows:
-        raise ServiceError("invalid-profileid", 404)
-    return Profile.as_objects(rows)[0]
-
-
-def require_account(accountid: str | None, appid: str) -> None:
-    """Raise invalid-accountid for no account: 400 when not given, 404 when unknown."""
-    if not accountid:
-        raise ServiceError("invalid-accountid")
-    known = is_identifier("acct", accountid)
-    if not known or not select_account(accountid=accountid, appid=appid).fetchone():
-        raise ServiceError("invalid-accountid", 404)
-
-
 def checked_fields(
     body: dict[str, Any] | None, names: Iterable[str] | None, *, creating: bool
 ) -> dict[str, Any]:
@@ -190,36 +151,3 @@ def checked_fields(
     fields = settings().user_profile_fields if names is None else tuple(names)
     given = {} if body is None else body
     return profile_values(given, fields, settings().lengths, creating=creating)
-
-
-@Statement
-def select_profile() -> Query:
-    return Profile.select(*public_columns(Profile)).where(
-        Profile.profileid == parameter("profileid"), Profile.appid == parameter("appid")
-    )
-
-
-@Statement
-def select_account() -> Query:
-    return Account.select(Account.accountid).where(
-        Account.accountid == parameter("accountid"), Account.appid == parameter("appid")
-    )
-
-
-@Statement
-def lock_account() -> Query:
-    return Account.select().where(Account.accountid == parameter("accountid")).for_update()
-
-
-@Statement
-def update_columns(*names: str) -> Query:
-    return Profile.update({name: parameter(name) for name in names}).where(
-        Profile.profileid == parameter("profileid")
-    )
-
-
-@Statement
-def set_default_profile() -> Query:
-    return Account.update(profileid=parameter("profileid"), updatedAt=parameter("updatedAt")).where(
-        Account.accountid == parameter("accountid")
-    )
