@@ -73,7 +73,7 @@ def create_account(appid: str, *, administrator: bool = False) -> dict[str, Any]
 
 
 def set_administrator(accountid: str, administrator: bool) -> dict[str, Any]:
-    """Make the account an administrator's or not, and return it. Raises invalid-accountid."""
+    """Make the account an administrator or not, and return it. Raises invalid-accountid."""
     account = find(Account, accountid)
     return account | write(lambda: update(Account, accountid, administrator=administrator))
 

@@ -54,7 +54,7 @@ def init_db() -> dict[str, Any]:
 
 
 @command
-@click.option("--administrator", is_flag=True, help="Make it an administrator's.")
+@click.option("--administrator", is_flag=True, help="Make it an administrator.")
 @APPID
 def create_account(administrator: bool, appid: str | None) -> dict[str, Any]:
     """Make an account."""
@@ -74,7 +74,7 @@ def find_accounts(email: str, appid: str | None) -> dict[str, Any]:
 @ACCOUNTID
 @click.option("--off", is_flag=True, help="Make it an ordinary account again.")
 def set_administrator(accountid: str, off: bool) -> dict[str, Any]:
-    """Make an account an administrator's."""
+    """Make an account an administrator, or not."""
     return accounts.set_administrator(accountid, not off)
 
 
