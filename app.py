@@ -50,7 +50,7 @@ def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
         settings = config.load({**os.environ, **(overrides or {})})
         bind(settings.database_url)
     except config.SettingError as error:
-        raise StartError(str(error)) from error
+        raise StartError(str(error)) from None
     app = Flask(__name__, static_folder=None)
     app.config.update(overrides or {})
     app.config["SETTINGS"] = settings
@@ -58,6 +58,7 @@ def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
     app.url_map.merge_slashes = False  # a redirect would repeat the Host header
     for blueprint in (*BLUEPRINTS, commands):
         app.register_blueprint(blueprint)
+    app.before_request(refuse_double_slash)
     app.after_request(finish)
     app.register_error_handler(ServiceError, service_error)
     app.register_error_handler(HTTPException, http_error)
@@ -89,6 +90,12 @@ def request_id() -> str:
     given = request.headers.get("X-Request-Id", "")
     new = given if REQUEST_ID.fullmatch(given) else token_hex(16)
     return str(request.environ.setdefault("profiles.request_id", new))
+
+
+def refuse_double_slash() -> None:
+    """Raise not-found for a path that begins with two slashes; Werkzeug would take one away."""
+    if request.environ["PATH_INFO"].startswith("//"):
+        raise ServiceError("not-found")
 
 
 def finish(response: Response) -> Response:

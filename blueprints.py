@@ -43,7 +43,7 @@ def update_profile_endpoint() -> Response:
     """Update the configured fields of one of the caller's own profiles."""
     with connection():
         caller, profileid = sign_in(), request.args.get("profileid")
-        profile = operations.update_profile(caller, profileid, body(), appid=caller.appid)
+        profile = operations.update_profile(caller, profileid, body, appid=caller.appid)
     return json_response(profile)
 
 
@@ -52,7 +52,7 @@ def create_profile_endpoint() -> Response:
     """Create a profile for the caller's own account."""
     with connection():
         caller, accountid = sign_in(), request.args.get("accountid")
-        profile = operations.create_profile(caller, accountid, body(), appid=caller.appid)
+        profile = operations.create_profile(caller, accountid, body, appid=caller.appid)
     return json_response(profile, 201)
 
 

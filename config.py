@@ -116,9 +116,12 @@ def database_url(value: str) -> DatabaseURL:
     try:
         url = urlsplit(value)
         host, port = url.hostname or "", url.port or 3306
-    except ValueError as error:
+        host.encode("idna")
+        if url.scheme in MYSQL_SCHEMES and "@" in url.path + url.query + url.fragment:
+            raise ValueError
+    except ValueError:  # whose text would show a part of the password
         reason = "is not a URL; percent-encode what is special in a password"
-        raise SettingError("DATABASE_URL", shown, reason) from error
+        raise SettingError("DATABASE_URL", shown, reason) from None
     if url.scheme == "sqlite":
         path = unquote(url.path[1:])
         if path in ("", ":memory:") or "\0" in path or host:
@@ -126,7 +129,8 @@ def database_url(value: str) -> DatabaseURL:
         return DatabaseURL("sqlite", path=path)
     if url.scheme not in MYSQL_SCHEMES:
         raise SettingError("DATABASE_URL", shown, "must be sqlite:///… or mysql://…")
-    options = {re.sub("[_-]", "", name): texts[-1] for name, texts in parse_qs(url.query).items()}
+    query = parse_qs(url.query).items()
+    options = {re.sub("[_-]", "", name).lower(): texts[-1] for name, texts in query}
     mode = options.get("sslmode", "PREFERRED").upper()
     if not host or not url.path.strip("/"):
         raise SettingError("DATABASE_URL", shown, "must name a host and a database")
@@ -147,12 +151,10 @@ def database_url(value: str) -> DatabaseURL:
 def without_credentials(url: str) -> str:
     """Return the URL without its user, password and options.
 
-    A user and password end at the last "@". Without one, the text before a colon may be a user.
+    A user and password end at the last "@". Without one, what is no plain address may be a user.
     """
     scheme = (re.match(r"\w[\w+.-]*://", url) or [""])[0]
-    rest = url.removeprefix(scheme)
-    if "@" in rest:
-        rest = "***@" + rest.rpartition("@")[2]
-    elif ":" in rest and scheme != "sqlite://":
-        rest = "***"
-    return scheme + rest.partition("?")[0]
+    credentials, at, rest = url.removeprefix(scheme).rpartition("@")
+    address = rest.partition("?")[0]
+    plain = r"[\w./:()\[\]%-]*" if at else r"/[\w./:%-]*|[\w./-]*"
+    return scheme + ("***@" if at else "") + (address if re.fullmatch(plain, address) else "***")

@@ -61,7 +61,9 @@ def bind(url: DatabaseURL) -> None:
     db.initialize(SQLite(url.path) if url.engine == "sqlite" else MySQL(url))
 
 
-os.register_at_fork(after_in_child=lambda: db.obj and db.after_fork())
+os.register_at_fork(
+    before=lambda: db.obj and db.before_fork(), after_in_child=lambda: db.obj and db.after_fork()
+)
 
 
 @contextmanager
@@ -78,8 +80,9 @@ def connection() -> Iterator[None]:
             db.connect()
         if not db.tables_made:
             create_tables()
+        is_callers = db.has_open_transaction()
         yield
-        if not db.in_transaction() and db.has_open_transaction():
+        if not is_callers and db.has_open_transaction():
             db.close()  # which rolls it back
     except ServiceError:
         raise
@@ -89,15 +92,18 @@ def connection() -> Iterator[None]:
         cause = first_cause(error)
         if isinstance(cause, AWAY) or type(cause).__name__ == "DatabaseError" or is_no_table(cause):
             raise ServiceError("database-unavailable") from cause
+        if isinstance(error, peewee.DataError | peewee.IntegrityError):
+            raise type(error)(error.args[0]) from None  # MySQL's text quotes values
         raise
 
 
 def first_cause(error: BaseException) -> BaseException:
     """Return the error that broke a transaction, not that of the ROLLBACK that followed.
 
-    PyMySQL's (0, '') says no more than that the connection was lost before.
+    PyMySQL's (0, '') says no more than that the connection was lost before, and MySQL's 1305 that
+    a savepoint went with its transaction.
     """
-    while error.args[:1] == (0,) and error.__context__:
+    while error.args[:1] in ((0,), (1305,)) and error.__context__:
         error = error.__context__
     return error
 

@@ -25,7 +25,8 @@ CONNECT_SECONDS = 3
 LONGEST_ESCAPE = 4
 """Bytes that a character of a parameter takes in a statement, at most."""
 SESSION = f"""SET SESSION autocommit = 1, completion_type = 0, sql_big_selects = 1,
-    sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = {LOCK_SECONDS}
+    sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
+    innodb_lock_wait_timeout = {LOCK_SECONDS}, lock_wait_timeout = {LOCK_SECONDS}
     /*!80000 , transaction_isolation = 'REPEATABLE-READ', transaction_read_only = 0 */
     /*M!100100 , tx_isolation = 'REPEATABLE-READ', tx_read_only = 0 */"""
 """What the service relies on, whatever the server is set to. MySQL, then MariaDB."""
@@ -65,6 +66,9 @@ class OneForEachThread(peewee.Database):
             self.own.closer = Closer(self.connection())
         return bool(opened)
 
+    def before_fork(self) -> None:
+        """Prepare for a fork by this thread."""
+
     def after_fork(self) -> None:
         """In a forked child, keep the parent's connection, but neither use nor close it."""
         self.inherited, self.own = self.own, threading.local()
@@ -101,6 +105,11 @@ class SQLite(OneForEachThread, peewee.SqliteDatabase):
 
     def has_open_transaction(self) -> bool:
         return bool(self.connection().in_transaction)
+
+    def before_fork(self) -> None:
+        """Close the connection: SQLite in the child would count on file locks of the parent."""
+        if not self.in_transaction():
+            self.close()
 
     def after_fork(self) -> None:
         super().after_fork()
@@ -195,7 +204,7 @@ def ssl_options(url: DatabaseURL) -> dict[str, Any]:
         return {}
     try:
         context = ssl.create_default_context(cafile=url.ssl_ca)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         reason = "is no readable file of certificates"
         raise SettingError("DATABASE_URL", f"…ssl-ca={url.ssl_ca}", reason) from error
     # Python 3.13 refuses the certificates that MySQL makes for itself, unless told not to.

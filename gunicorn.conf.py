@@ -49,6 +49,10 @@ for slot in range(len(held)):
     held[slot] = NO_WORKER
 
 
+def pre_fork(server: Any, worker: Any) -> None:
+    held[worker.age % len(held)] = 0
+
+
 def child_exit(server: Any, worker: Any) -> None:
     held[worker.age % len(held)] = NO_WORKER
 
@@ -109,7 +113,8 @@ def client(cfg: Any, environ: Any) -> str:
     if not forwarded or not trusts(cfg, peer):
         return peer
     try:
-        return str(ip_address(forwarded.rpartition(",")[2].strip()))
+        address = forwarded.rpartition(",")[2].partition("%")[0]  # of "%" on, free text
+        return str(ip_address(address.strip()))
     except ValueError:
         return peer
 

@@ -3,7 +3,7 @@
 Each checks the rights of its caller and fails with a ServiceError whose message is the code.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,6 +15,9 @@ from errors import ServiceError
 from listings import Page, read_page
 from models import Account, ListedModel, Profile, Row, Session, find, update
 from validators import APPID, is_identifier, listing_query, profile_values
+
+Body = Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None
+"""The input fields and their values, or a function that reads them once the target is checked."""
 
 source: Callable[[], Settings] | None = None
 
@@ -44,7 +47,7 @@ class Caller(Protocol):
 def update_profile(
     caller: Caller,
     profileid: str | None,
-    body: dict[str, Any] | None,
+    body: Body,
     *,
     appid: str | None = None,
     user_profile_fields: Iterable[str] | None = None,
@@ -67,7 +70,7 @@ def update_profile(
 def create_profile(
     caller: Caller,
     accountid: str | None,
-    body: dict[str, Any] | None,
+    body: Body,
     *,
     appid: str | None = None,
     user_profile_fields: Iterable[str] | None = None,
@@ -86,7 +89,8 @@ def create_profile(
 
     appid = checked_appid(appid)
     with connection():
-        if not isinstance(caller, SignedIn) or accountid != caller.accountid:
+        signed_in = isinstance(caller, SignedIn) and caller.appid == appid
+        if not signed_in or accountid != caller.accountid:
             find(Account, accountid, appid)
         if accountid != caller.accountid:
             raise ServiceError("invalid-account")
@@ -144,10 +148,8 @@ def checked_appid(appid: str | None) -> str:
     return appid
 
 
-def checked_fields(
-    body: dict[str, Any] | None, names: Iterable[str] | None, *, creating: bool
-) -> dict[str, Any]:
+def checked_fields(body: Body, names: Iterable[str] | None, *, creating: bool) -> dict[str, Any]:
     """Return the values to store, by property. Raises ServiceError for the first that fails."""
     fields = settings().user_profile_fields if names is None else tuple(names)
-    given = {} if body is None else body
+    given = body() if callable(body) else {} if body is None else body
     return profile_values(given, fields, settings().lengths, creating=creating)

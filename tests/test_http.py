@@ -216,6 +216,15 @@ def test_anothers_target_is_refused_before_the_fields(user, administrator):
     assert administrator.get(PROFILES).json == [made]
 
 
+@pytest.mark.parametrize("query", ["", "?profileid=&accountid="])
+def test_a_missing_target_is_refused_before_the_body(user, query):
+    for options in ({"data": b"{", "content_type": "application/json"}, {"data": b"x" * 70_000}):
+        update = user.send("PATCH", UPDATE + query, **options)
+        assert_error(update, 400, "invalid-profileid")
+        create = user.send("POST", CREATE + query, **options)
+        assert_error(create, 400, "invalid-accountid")
+
+
 # Applications
 
 
@@ -244,7 +253,7 @@ def test_unknown_paths_and_methods(app):
     client = app.test_client()
     assert_error(client.get("/nowhere"), 404, "not-found")
     assert_error(client.get(PROFILES + "/"), 404, "not-found")
-    for path in ("/api//administrator/profiles", "/docs//", "/docs//a.css", ""):
+    for path in ("/api//administrator/profiles", "/docs//", "/docs//a.css", "", "//health"):
         wire = {"PATH_INFO": path, "HTTP_HOST": "evil.example"}
         response = client.get(environ_overrides=wire)
         assert_error(response, 404, "not-found")
