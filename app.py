@@ -87,9 +87,11 @@ def make_tables(app: Flask) -> None:
 
 def request_id() -> str:
     """Return the id of the request: the router's, or a new one."""
-    given = request.headers.get("X-Request-Id", "")
-    new = given if REQUEST_ID.fullmatch(given) else token_hex(16)
-    return str(request.environ.setdefault("profiles.request_id", new))
+    environ = request.environ
+    if "profiles.request_id" not in environ:
+        given = environ.get("HTTP_X_REQUEST_ID", "")
+        environ["profiles.request_id"] = given if REQUEST_ID.fullmatch(given) else token_hex(16)
+    return str(environ["profiles.request_id"])
 
 
 def refuse_double_slash() -> None:
@@ -106,7 +108,7 @@ def finish(response: Response) -> Response:
     if response.status_code == 308:
         response = service_error(ServiceError("not-found"))
     response.headers["Cache-Control"] = "no-store"
-    response.headers["X-Request-Id"] = request_id()
+    response.headers.add("X-Request-Id", request_id())
     return response
 
 

@@ -17,9 +17,9 @@ from werkzeug.wrappers import Response as WerkzeugResponse
 
 import operations
 from accounts import SignedIn, authenticate
-from database import connection, db
+from database import connection
 from errors import ServiceError
-from models import Account, ListedModel, Profile, Session
+from models import Account, ListedModel, Profile, Session, select_any
 
 JSON = "application/json"
 
@@ -73,7 +73,7 @@ def health_endpoint() -> Response:
     """Read each table, and so tell whether the service can serve requests."""
     with connection():
         for model in (Account, Profile, Session):
-            db.execute(model.select().limit(1)).fetchone()
+            select_any(model, count=1).fetchone()
     return json_response({"object": "health", "status": "ok"})
 
 

@@ -1,8 +1,9 @@
-"""The tables, the objects that their rows are returned as, and the clock that orders the rows."""
+"""The tables, their rows as objects, found, changed and stored, and the clock that orders them."""
 
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import cache
 from secrets import token_hex
 from threading import Lock
 from typing import Any
@@ -18,7 +19,7 @@ clock, latest = Lock(), 0
 
 
 def now() -> int:
-    """Return nanoseconds since 1970, UTC, never the same twice nor fewer in one process."""
+    """Return nanoseconds since 1970, UTC, never the same twice and never fewer than before."""
     global latest
     with clock:
         latest = max(latest + 1, time.time_ns())
@@ -49,16 +50,17 @@ class Shown:
     PREFIX: str
     PUBLIC_ID: str
     UNSTORED: dict[str, Any]
-    """Properties without a column: ``object``, which comes second, and one before createdAt."""
+    """Properties without a column: ``object``, which comes second, and those before createdAt."""
 
     @classmethod
     def as_objects(cls, rows: Iterable[Row]) -> list[dict[str, Any]]:
         """Return the rows as the objects of the interface, properties in its order."""
-        columns = public_columns(cls)  # type: ignore[arg-type]
-        names = [column.name for column in columns if column.name != "id"]
-        order = [names[0], "object", *names[1:-2], *cls.UNSTORED, *names[-2:]]
-        blank = dict.fromkeys(order) | cls.UNSTORED
-        return [blank | dict(zip(names, row[-len(names) :], strict=True)) for row in rows]
+        names, blank = object_names(cls)  # type: ignore[arg-type]
+        objects = []
+        for row in rows:
+            objects.append(blank.copy())
+            objects[-1].update(zip(names, row[-len(names) :], strict=True))
+        return objects
 
 
 class Account(Shown, Table):
@@ -137,9 +139,18 @@ ListedModel = type[Profile] | type[Session]
 AnyModel = type[Account] | ListedModel
 
 
+@cache
 def public_columns(model: AnyModel) -> list[Field]:
     """Return the columns that are read for an object: all but the hash of a token."""
     return [field for field in model._meta.sorted_fields if field.name != "tokenHash"]
+
+
+@cache
+def object_names(model: AnyModel) -> tuple[list[str], dict[str, Any]]:
+    """Return the names of the public columns but the id, and an object without values."""
+    names = [column.name for column in public_columns(model) if column.name != "id"]
+    order = [names[0], "object", *names[1:-2], *model.UNSTORED, *names[-2:]]
+    return names, dict.fromkeys(order) | model.UNSTORED
 
 
 def find(model: AnyModel, identifier: str | None, appid: str | None = None) -> dict[str, Any]:
@@ -148,16 +159,21 @@ def find(model: AnyModel, identifier: str | None, appid: str | None = None) -> d
     Raises ServiceError, such as invalid-accountid: 400 when not given, 404 when unknown.
     """
     known = is_identifier(model.PREFIX, identifier)
-    for found in model.as_objects(select_row(model, key=identifier) if known else ()):
-        if appid in (None, found["appid"]):
-            return found
-    raise ServiceError(f"invalid-{model.PUBLIC_ID}", 404 if identifier else 400)
+    found = model.as_objects(select_row(model, key=identifier).fetchall() if known else [])
+    if not found or appid not in (None, found[0]["appid"]):
+        raise ServiceError(f"invalid-{model.PUBLIC_ID}", 404 if identifier else 400)
+    return found[0]
 
 
 @Statement
-def select_row(model: AnyModel) -> Query:
-    key = getattr(model, model.PUBLIC_ID)
-    return model.select(*public_columns(model)).where(key == parameter("key"))
+def select_row(model: AnyModel, *names: str) -> Query:
+    columns = [getattr(model, name) for name in names] or public_columns(model)
+    return model.select(*columns).where(getattr(model, model.PUBLIC_ID) == parameter("key"))
+
+
+@Statement
+def select_any(model: AnyModel) -> Query:
+    return model.select().limit(parameter("count"))
 
 
 def update(model: AnyModel, identifier: str, **changes: Any) -> dict[str, Any]:
@@ -178,8 +194,8 @@ def insert(model: ListedModel, moment: int, values: dict[str, Any]) -> Row:
 
     The moment is its id; if another process made a row in the very same nanosecond, the next is.
     """
-    made = {"id": moment, "createdAt": timestamp(moment), "updatedAt": timestamp(moment)}
-    row = dict.fromkeys(model._meta.sorted_field_names) | values | made
+    row = dict.fromkeys(model._meta.sorted_field_names) | values
+    row |= {"id": moment} | dict.fromkeys(("createdAt", "updatedAt"), timestamp(moment))
     while True:
         try:
             insert_row(model, **row)
