@@ -34,7 +34,8 @@ class RequestLines(logging.Formatter):
     """Begins each line of a record with the id of the request, so that none can be forged."""
 
     def format(self, record: logging.LogRecord) -> str:
-        prefix = f"request_id={request_id()} " if has_request_context() else ""
+        has_id = has_request_context()
+        prefix = f"request_id={request.environ['profiles.request_id']} " if has_id else ""
         return "\n".join(prefix + line for line in super().format(record).splitlines())
 
 
@@ -58,8 +59,7 @@ def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
     app.url_map.merge_slashes = False  # a redirect would repeat the Host header
     for blueprint in (*BLUEPRINTS, commands):
         app.register_blueprint(blueprint)
-    app.before_request(refuse_double_slash)
-    app.after_request(finish)
+    app.wsgi_app = framed(app.wsgi_app)  # type: ignore[method-assign]
     app.register_error_handler(ServiceError, service_error)
     app.register_error_handler(HTTPException, http_error)
     default_handler.setFormatter(RequestLines("[%(asctime)s] %(levelname)s: %(message)s"))
@@ -85,31 +85,24 @@ def make_tables(app: Flask) -> None:
     db.close()
 
 
-def request_id() -> str:
-    """Return the id of the request: the router's, or a new one."""
-    environ = request.environ
-    if "profiles.request_id" not in environ:
+def framed(application: Any) -> Any:
+    """Give each request of a WSGI application an id, and each answer the headers that all have."""
+
+    def respond(environ: dict[str, Any], start_response: Any) -> Any:
         given = environ.get("HTTP_X_REQUEST_ID", "")
-        environ["profiles.request_id"] = given if REQUEST_ID.fullmatch(given) else token_hex(16)
-    return str(environ["profiles.request_id"])
+        request_id = given if REQUEST_ID.fullmatch(given) else token_hex(16)
+        environ["profiles.request_id"] = request_id
+        if environ["PATH_INFO"][:2] in ("", "//"):  # Flask would redirect it, or drop a slash
+            environ["PATH_INFO"] = "/not-found"
 
+        def start(status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
+            headers = [header for header in headers if header[0] != "Cache-Control"]
+            own = [("Cache-Control", "no-store"), ("X-Request-Id", request_id)]
+            return start_response(status, headers + own, *exc_info)
 
-def refuse_double_slash() -> None:
-    """Raise not-found for a path that begins with two slashes; Werkzeug would take one away."""
-    if request.environ["PATH_INFO"].startswith("//"):
-        raise ServiceError("not-found")
+        return application(environ, start)
 
-
-def finish(response: Response) -> Response:
-    """Set the headers of every answer. It is one caller's, at one moment: nothing may store it.
-
-    Flask's own redirects, such as that of an empty path, would repeat the Host header.
-    """
-    if response.status_code == 308:
-        response = service_error(ServiceError("not-found"))
-    response.headers["Cache-Control"] = "no-store"
-    response.headers.add("X-Request-Id", request_id())
-    return response
+    return respond
 
 
 def service_error(error: ServiceError) -> Response:

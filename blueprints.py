@@ -104,10 +104,10 @@ def ignore_conditions() -> None:
 
 def sign_in() -> SignedIn:
     """Return the caller of the request. The log shows the account and the application."""
-    appid = operations.checked_appid(request.headers.get("X-Appid"))
-    request.environ["profiles.appid"] = appid
-    caller = authenticate(request.headers.get("Authorization"), appid)
-    request.environ["profiles.account"] = caller.accountid
+    environ = request.environ
+    environ["profiles.appid"] = appid = operations.checked_appid(environ.get("HTTP_X_APPID"))
+    caller = authenticate(environ.get("HTTP_AUTHORIZATION"), appid)
+    environ["profiles.account"] = caller.accountid
     return caller
 
 
