@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -20,6 +21,7 @@ from databases import (
 )
 from serving import (
     PROFILES,
+    ROOT,
     Person,
     assert_served,
     assert_unavailable,
@@ -153,6 +155,21 @@ def create_until_refused(person, acknowledged):
             return response
         acknowledged.insert(0, response.json)
     raise AssertionError("never refused")
+
+
+def test_a_first_start_on_a_full_disk_is_one_line(small_disk):
+    (small_disk / "ballast").write_bytes(bytes((24 << 20) - 4096))
+    code = "from app import create_app; create_app()"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=ROOT,
+        env={"DATABASE_URL": f"sqlite:///{small_disk}/profiles.db"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0
+    (line,) = done.stderr.splitlines()
+    assert "database unavailable: " in line
 
 
 def test_a_full_disk_is_503_until_there_is_room(small_disk, serve):
