@@ -232,6 +232,18 @@ def test_writes_of_a_child_outlive_its_parents_connection(empty_database_url, ma
     assert len(person.profiles()) == 7
 
 
+def test_a_fork_within_a_transaction_leaves_it_to_the_parent(app):
+    moment = models.now()
+    with connection(), db.atomic():
+        insert(moment)
+        child = os.fork()
+        if not child:
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    with connection():
+        assert Profile.select().where(Profile.id == moment).exists()
+
+
 def test_a_transaction_left_open_ends_with_its_block(app, user, database_url):
     moment = models.now()
     with connection():
