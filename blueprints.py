@@ -97,7 +97,7 @@ def front_endpoint() -> WerkzeugResponse:
 
 @docs.before_request
 def ignore_conditions() -> None:
-    """Send each file whole. Nobody may store an answer, so conditions and ranges mean nothing."""
+    """Send each file whole. Answers are not stored, so conditions and ranges have no use."""
     for name in ("IF_MATCH", "IF_NONE_MATCH", "IF_MODIFIED_SINCE", "IF_UNMODIFIED_SINCE", "RANGE"):
         request.environ.pop(f"HTTP_{name}", None)
 

@@ -131,10 +131,13 @@ Made an administrator and three accounts with a profile each. With the service r
 
 # update-profile, as a user
 curl -X PATCH {user} {form} '{page}api/user/update-profile?profileid={profile["profileid"]}'
+
 # create-profile, as the same user
 curl -X POST {user} {form} -d default=true '{page}api/user/create-profile?accountid={accountid}'
+
 # sessions, as the administrator
 curl {admin} '{page}api/administrator/sessions'
+
 # profiles, as the administrator
 curl {admin} '{page}api/administrator/profiles?limit=2'
 """

@@ -67,7 +67,7 @@ class OneForEachThread(peewee.Database):
         return bool(opened)
 
     def before_fork(self) -> None:
-        """Prepare for a fork by this thread."""
+        """Called in the thread that is about to fork. By default there is nothing to do."""
 
     def after_fork(self) -> None:
         """In a forked child, keep the parent's connection, but neither use nor close it."""
