@@ -63,26 +63,21 @@ def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
     app.register_error_handler(ServiceError, service_error)
     app.register_error_handler(HTTPException, http_error)
     default_handler.setFormatter(RequestLines("[%(asctime)s] %(levelname)s: %(message)s"))
-    operations.bind(lambda: active_settings(settings))
+
+    def settings_of_call() -> config.Settings:
+        """Return the settings of the active application, or these outside of one of ours."""
+        active = current_app.config.get("SETTINGS") if has_app_context() else None
+        return active if isinstance(active, config.Settings) else settings
+
+    operations.bind(settings_of_call)
     if not get_current_context(silent=True):
-        make_tables(app)
+        try:
+            with connection():  # which makes the tables
+                pass
+        except ServiceError as error:
+            app.logger.error("database unavailable: %s", error.__cause__)
+        db.close()  # before gunicorn forks
     return app
-
-
-def active_settings(latest: config.Settings) -> config.Settings:
-    """Return the settings of the active application, or the latest outside of one of ours."""
-    active = current_app.config.get("SETTINGS") if has_app_context() else None
-    return active if isinstance(active, config.Settings) else latest
-
-
-def make_tables(app: Flask) -> None:
-    """Make the missing tables before gunicorn forks, and leave no connection open."""
-    try:
-        with connection():
-            pass
-    except ServiceError as error:
-        app.logger.error("database unavailable: %s", error.__cause__)
-    db.close()
 
 
 def framed(application: Any) -> Any:

@@ -17,9 +17,9 @@ from werkzeug.wrappers import Response as WerkzeugResponse
 
 import operations
 from accounts import SignedIn, authenticate
-from database import connection
+from database import connection, db
 from errors import ServiceError
-from models import Account, ListedModel, Profile, Session, select_any
+from models import Account, ListedModel, Profile, Session
 
 JSON = "application/json"
 
@@ -73,7 +73,7 @@ def health_endpoint() -> Response:
     """Read each table, and so tell whether the service can serve requests."""
     with connection():
         for model in (Account, Profile, Session):
-            select_any(model, count=1).fetchone()
+            db.execute(model.select().limit(1)).fetchone()
     return json_response({"object": "health", "status": "ok"})
 
 
@@ -169,11 +169,11 @@ def listing(model: ListedModel) -> Response:
     with connection():
         caller = sign_in()
         page = operations.list_page(model, caller, caller.appid, query)
-    if page.rest is None:
-        response = json_response(page.first or None)
-    else:
+    if page.rest:
         text = stream_with_context(array_text(chain([page.first], page.rest)))
         response = Response(text, content_type=JSON)
+    else:
+        response = json_response(page.first or None)
     if page.next:
         kept = {name: query[name] for name in ("accountid", "limit") if query.get(name)}
         link = urlencode({**kept, "after": page.next})

@@ -1,8 +1,11 @@
 """The settings of the service, read from the environment and checked."""
 
+import os
 import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from validators import APPID, BOUNDED_FIELDS, CATALOGUE, Lengths
@@ -35,17 +38,12 @@ class SettingError(ValueError):
 
 @dataclass(frozen=True)
 class DatabaseURL:
-    """Where the database is: a ``path`` for SQLite, the other fields for MySQL."""
+    """A database: the path of a SQLite file, or the name and the server of a MySQL database."""
 
     engine: str
-    path: str = ""
-    host: str = ""
-    port: int = 3306
-    user: str = ""
-    password: str = field(default="", repr=False)
-    name: str = ""
-    ssl_mode: str = SSL_MODES[1]
-    ssl_ca: str | None = None
+    name: str
+    server: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """PyMySQL's options: host, port, user, password and those of TLS."""
 
 
 @dataclass(frozen=True)
@@ -66,31 +64,40 @@ def load(variables: Mapping[str, object]) -> Settings:
     values = {name: str(given.get(name, default)) for name, default in DEFAULTS.items()}
     if not APPID.fullmatch(values["APPID"]):
         raise SettingError("APPID", values["APPID"], f"must match {APPID.pattern}")
-    if "WEB_CONCURRENCY" in given:  # gunicorn's; with 0 it would start and never answer
-        whole_number({"WEB_CONCURRENCY": str(given["WEB_CONCURRENCY"])}, "WEB_CONCURRENCY", least=1)
+    number_of_workers(variables)
     return Settings(
         appid=values["APPID"],
         database_url=database_url(values["DATABASE_URL"]),
         user_profile_fields=profile_fields(values["USER_PROFILE_FIELDS"]),
         lengths=tuple(length_bounds(values, name) for name in BOUNDED_FIELDS),
-        page_size=whole_number(values, "PAGE_SIZE", least=1),
-        maximum_post_data_length=whole_number(values, "MAXIMUM_POST_DATA_LENGTH", least=1),
+        page_size=whole_number(values, "PAGE_SIZE"),
+        maximum_post_data_length=whole_number(values, "MAXIMUM_POST_DATA_LENGTH"),
     )
 
 
-def whole_number(values: Mapping[str, str], name: str, least: int) -> int:
-    """Return the variable as a number from ``least`` to 2**31 - 1. Raises SettingError."""
-    if re.fullmatch("[0-9]{1,10}", values[name]) and least <= int(values[name]) < 2**31:
+def number_of_workers(variables: Mapping[str, object]) -> int:
+    """Return WEB_CONCURRENCY, by default one a usable core and at most 4. Raises SettingError."""
+    given = variables.get("WEB_CONCURRENCY")
+    if given in (None, ""):
+        has_affinity = hasattr(os, "sched_getaffinity")
+        return min(len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1, 4)
+    return whole_number({"WEB_CONCURRENCY": str(given)}, "WEB_CONCURRENCY", 1, 1000)
+
+
+def whole_number(
+    values: Mapping[str, str], name: str, least: int = 1, most: int = 2**31 - 1
+) -> int:
+    """Return the variable as a number within the bounds. Raises SettingError."""
+    if re.fullmatch("[0-9]{1,10}", values[name]) and least <= int(values[name]) <= most:
         return int(values[name])
-    reason = f"must be a whole number from {least} to {2**31 - 1}"
-    raise SettingError(name, values[name], reason)
+    raise SettingError(name, values[name], f"must be a whole number from {least} to {most}")
 
 
 def length_bounds(values: Mapping[str, str], bounded: str) -> tuple[int, int]:
     """Return the inclusive length bounds of a field, in Unicode characters."""
     name = f"PROFILE_{bounded.upper().replace('-', '_')}_LENGTH"
     minimum = whole_number(values, f"MINIMUM_{name}", least=0)
-    maximum = whole_number(values, f"MAXIMUM_{name}", least=1)
+    maximum = whole_number(values, f"MAXIMUM_{name}")
     if minimum > maximum:
         raise SettingError(f"MINIMUM_{name}", minimum, f"is over MAXIMUM_{name}={maximum}")
     return minimum, maximum
@@ -126,26 +133,39 @@ def database_url(value: str) -> DatabaseURL:
         path = unquote(url.path[1:])
         if path in ("", ":memory:") or "\0" in path or host:
             raise SettingError("DATABASE_URL", shown, "must name a file: sqlite:///profiles.db")
-        return DatabaseURL("sqlite", path=path)
+        return DatabaseURL("sqlite", path)
     if url.scheme not in MYSQL_SCHEMES:
         raise SettingError("DATABASE_URL", shown, "must be sqlite:///… or mysql://…")
     query = parse_qs(url.query).items()
     options = {re.sub("[_-]", "", name).lower(): texts[-1] for name, texts in query}
-    mode = options.get("sslmode", "PREFERRED").upper()
     if not host or not url.path.strip("/"):
         raise SettingError("DATABASE_URL", shown, "must name a host and a database")
+    user, password = unquote(url.username or ""), unquote(url.password or "").encode()
+    server = {"host": host, "port": port, "user": user, "password": password}
+    tls = tls_options(options.get("sslmode", "PREFERRED").upper(), options.get("sslca"))
+    return DatabaseURL("mysql", unquote(url.path[1:]), server | tls)
+
+
+def tls_options(mode: str, ca: str | None) -> dict[str, Any]:
+    """Return PyMySQL's options for an ssl-mode of MySQL's own clients. Raises SettingError."""
     if mode not in SSL_MODES:
-        raise SettingError("DATABASE_URL", shown, f"ssl-mode is none of {', '.join(SSL_MODES)}")
-    return DatabaseURL(
-        "mysql",
-        host=host,
-        port=port,
-        user=unquote(url.username or ""),
-        password=unquote(url.password or ""),
-        name=unquote(url.path[1:]),
-        ssl_mode=mode,
-        ssl_ca=options.get("sslca"),
-    )
+        reason = f"is none of {', '.join(SSL_MODES)}"
+        raise SettingError("DATABASE_URL", f"…ssl-mode={mode}", reason)
+    if mode == "DISABLED":
+        return {"ssl_disabled": True}
+    if mode == "PREFERRED":
+        return {}
+    try:
+        context = ssl.create_default_context(cafile=ca)
+    except (OSError, ValueError) as error:
+        reason = "is no readable file of certificates"
+        raise SettingError("DATABASE_URL", f"…ssl-ca={ca}", reason) from error
+    # Python 3.13 refuses the certificates that MySQL makes for itself, unless told not to.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.check_hostname = mode == "VERIFY_IDENTITY"
+    if mode == "REQUIRED":
+        context.verify_mode = ssl.CERT_NONE
+    return {"ssl": context}
 
 
 def without_credentials(url: str) -> str:

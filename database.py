@@ -35,6 +35,8 @@ AWAY = tuple(
     for name in ("OperationalError", "InterfaceError", "InternalError")
 )
 """Peewee translates the drivers' errors of statements, but not those of fetching rows."""
+NO_TABLE = (1046, 1146)
+"""MySQL's errors for a database or a table that does not exist."""
 ROLLED_BACK = (1020, 1205, 1213)
 """MySQL's errors for a changed row, a long wait, and a deadlock or a conflict in a cluster."""
 MADE_ELSEWHERE = (*ROLLED_BACK, 1050, 1061, 1684)
@@ -59,7 +61,7 @@ def bind(url: DatabaseURL) -> None:
     """Make this the database of the process, without connecting yet."""
     if db.obj is not None:
         db.close()
-    db.initialize(SQLite(url.path) if url.engine == "sqlite" else MySQL(url))
+    db.initialize(SQLite(url) if url.engine == "sqlite" else MySQL(url))
 
 
 os.register_at_fork(
@@ -81,17 +83,15 @@ def connection() -> Iterator[None]:
             db.connect()
         if not db.tables_made:
             create_tables()
-        is_callers = db.has_open_transaction()
         yield
-        if not is_callers and db.has_open_transaction():
-            db.close()  # which rolls it back
     except ServiceError:
         raise
     except BaseException as error:
         if not db.in_transaction():
             db.close()
         cause = first_cause(error)
-        if isinstance(cause, AWAY) or type(cause).__name__ == "DatabaseError" or is_no_table(cause):
+        is_no_table = isinstance(cause, peewee.ProgrammingError) and cause.args[0] in NO_TABLE
+        if is_no_table or isinstance(cause, AWAY) or type(cause).__name__ == "DatabaseError":
             raise ServiceError("database-unavailable") from cause
         if isinstance(error, peewee.DataError | peewee.IntegrityError):
             raise type(error)(error.args[0]) from None  # MySQL's text quotes values
@@ -107,11 +107,6 @@ def first_cause(error: BaseException) -> BaseException:
     while error.args[:1] in ((0,), (1305,)) and error.__context__:
         error = error.__context__
     return error
-
-
-def is_no_table(error: BaseException) -> bool:
-    """Return whether MySQL says that a table or the database does not exist."""
-    return isinstance(error, peewee.ProgrammingError) and error.args[0] in (1046, 1146)
 
 
 def write(work: Callable[[], Result], *, atomic: bool = False) -> Result:
@@ -157,25 +152,15 @@ def create_missing() -> None:
         for model in Table.__subclasses__():
             model._meta.table_settings = db.table_settings
             model.create_table()
-            for index in missing_indexes(model):
-                db.execute(index.safe(False))
-    for model in Table.__subclasses__():
-        name = model._meta.table_name
-        columns = db.execute_sql(f"SELECT * FROM {name} LIMIT 0").description
-        missing = model._meta.columns.keys() - {column[0] for column in columns}
-        if missing:
-            raise peewee.OperationalError(f"table {name} lacks {', '.join(sorted(missing))}")
-
-
-def missing_indexes(model: type[Table]) -> list[peewee.Index]:
-    """Return the indexes that an existing table should have and has not."""
-    meta = model._meta
-    there = db.index_names(meta.table_name)
-    return [
-        model.index(*(meta.fields[name] for name in names), unique=unique)
-        for names, unique in meta.indexes
-        if "_".join((meta.table_name, *names)) not in there
-    ]
+            table, there = model._meta.table_name, db.index_names(model._meta.table_name)
+            for names, unique in model._meta.indexes:
+                if "_".join((table, *names)) not in there:
+                    fields = [model._meta.fields[name] for name in names]
+                    db.execute(model.index(*fields, unique=unique, safe=False))
+            columns = db.execute_sql(f"SELECT * FROM {table} LIMIT 0").description
+            missing = model._meta.columns.keys() - {column[0] for column in columns}
+            if missing:
+                raise peewee.OperationalError(f"table {table} lacks {', '.join(sorted(missing))}")
 
 
 def parameter(name: str) -> peewee.Value:

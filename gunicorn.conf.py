@@ -18,25 +18,18 @@ from urllib.parse import quote
 from gunicorn.glogging import Logger
 from gunicorn.workers.gthread import ThreadWorker
 
-MOST_WORKERS = 1000
+from config import SettingError, number_of_workers
+
 NO_WORKER = 2**31 - 1
 MILLISECOND = timedelta(milliseconds=1)
 PLAIN = re.compile("[A-Za-z0-9._~/:%-]+")
 QUOTING = ("Invalid request from", "Ignored premature client", "Error handling request")
 
 
-def number_of_workers(variable: str) -> int:
-    """Return WEB_CONCURRENCY, by default one a usable core and at most 4; refuse a bad value."""
-    if not variable:
-        has_affinity = hasattr(os, "sched_getaffinity")
-        return min(len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1, 4)
-    if re.fullmatch("[0-9]{1,4}", variable) and 1 <= int(variable) <= MOST_WORKERS:
-        return int(variable)
-    shown = variable if variable.isprintable() else repr(variable)
-    sys.exit(f"Error: WEB_CONCURRENCY={shown}: must be a whole number from 1 to {MOST_WORKERS}")
-
-
-workers = number_of_workers(os.environ.get("WEB_CONCURRENCY", ""))
+try:
+    workers = number_of_workers(os.environ)
+except SettingError as error:
+    sys.exit(f"Error: {error}")
 threads = 4  # a few requests wait for the database at a time; more wait for Python's own lock
 preload_app = True  # a bad setting ends the start, and the workers share memory
 control_socket_disable = True  # nothing uses it
@@ -47,10 +40,6 @@ sendfile = False  # so that gunicorn counts the bytes it sends
 held = memoryview(mmap(-1, 8 * workers)).cast("i")
 for slot in range(len(held)):
     held[slot] = NO_WORKER
-
-
-def pre_fork(server: Any, worker: Any) -> None:
-    held[worker.age % len(held)] = 0
 
 
 def child_exit(server: Any, worker: Any) -> None:
@@ -88,11 +77,12 @@ class LogfmtLogger(Logger):  # type: ignore[misc]
             f"{name}={plain(environ.get(f'profiles.{name}') or '-')}"
             for name in ("code", "account", "appid", "request_id")
         ]
+        sender = client(self.cfg, environ["REMOTE_ADDR"], environ.get("HTTP_X_FORWARDED_FOR", ""))
         line = (
             f"method={plain(req.method)} path={plain(req.path)[:2048]} "
             f"status={(resp.status or '-')[:3]} {' '.join(app_values)} "
             f"bytes={resp.sent if resp.headers_sent else '-'} "
-            f"ms={request_time // MILLISECOND} client={plain(client(self.cfg, environ))}\n"
+            f"ms={request_time // MILLISECOND} client={plain(sender)}\n"
         )
         try:
             if sys.stdout:  # None when there is none: number 1 is then another file
@@ -106,25 +96,21 @@ def plain(text: str) -> str:
     return text if PLAIN.fullmatch(text) else quote(text, "/:%", "latin-1", "replace") or "-"
 
 
-def client(cfg: Any, environ: Any) -> str:
-    """Return the sender's address, from a trusted router or else the peer's; "" if unknown."""
-    peer: str = environ["REMOTE_ADDR"]
-    forwarded = environ.get("HTTP_X_FORWARDED_FOR")
-    if not forwarded or not trusts(cfg, peer):
-        return peer
-    try:
-        address = forwarded.rpartition(",")[2].partition("%")[0]  # of "%" on, free text
-        return str(ip_address(address.strip()))
-    except ValueError:
-        return peer
-
-
 @lru_cache(256)
-def trusts(cfg: Any, peer: str) -> bool:
-    """Return whether gunicorn trusts the headers of the peer. A Unix socket is "", and trusted."""
+def client(cfg: Any, peer: str, forwarded: str) -> str:
+    """Return the sender's address: the last of X-Forwarded-For if gunicorn trusts the peer.
+
+    Otherwise it is the peer's, which is "" for a Unix socket, and then trusted.
+    """
     networks = cfg.forwarded_allow_networks()
     trusts_all = not peer or "*" in cfg.forwarded_allow_ips
-    return trusts_all or any(ip_address(peer) in network for network in networks)
+    try:
+        if trusts_all or any(ip_address(peer) in network for network in networks):
+            last = forwarded.rpartition(",")[2].partition("%")[0]  # from "%" on, free text
+            return str(ip_address(last.strip()))
+    except ValueError:
+        pass  # none, or no address
+    return peer
 
 
 def without_contents(record: logging.LogRecord) -> bool:

@@ -1,7 +1,6 @@
 """Reading a listing: pages and long answers, newest first, by cursor or offset."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
 from time import time_ns
 from typing import Any, NamedTuple
 
@@ -16,20 +15,14 @@ BATCH = 100
 """Rows read and held at a time, however many are asked for: 6 MB when each fills a whole body."""
 COMMIT_NANOSECONDS = 20 * 10**9
 """A row is committed at most so long after its moment: twice engines.STATEMENT_SECONDS."""
-Young = tuple[int, set[int]]
-"""A moment before which all rows have been committed, and the ids made since."""
 
 
 class Page(NamedTuple):
     """A page of a listing: its first batch, the batches to be read, and the next page's cursor."""
 
     first: list[dict[str, Any]]
-    rest: Iterable[list[dict[str, Any]]] | None = None
+    rest: Iterable[list[dict[str, Any]]] = ()
     next: str | None = None
-
-    def everything(self) -> list[dict[str, Any]] | None:
-        """Return all objects of the page, or None when there is none."""
-        return [*self.first, *chain.from_iterable(self.rest or ())] or None
 
 
 def read_page(model: ListedModel, scope: dict[str, str], query: dict[str, Any]) -> Page:
@@ -37,56 +30,41 @@ def read_page(model: ListedModel, scope: dict[str, str], query: dict[str, Any]) 
 
     A long page is read as it is used, a batch at a time. Raises ServiceError("invalid-after").
     """
-    limit, after, offset = query["limit"], query.get("after"), query["offset"]
+    limit, after = query["limit"], query.get("after")
     if limit == 0:
         return Page([])
     size = min(limit, BATCH)
     bound = {"after": after, "appid": scope["appid"]} if after else {"before": LARGEST_INTEGER}
-    skip = {"offset": offset} if offset else {}
+    skip = {"offset": query["offset"]} if query["offset"] else {}
     with connection():
         rows = read_rows(model, scope, **bound, **skip, count=size + 1)
         if after and not rows and not select_cursor(model, **bound).fetchone():
             raise ServiceError("invalid-after")
         first = model.as_objects(rows[:size])
-        if len(rows) <= size:
-            return Page(first)
-        if limit == size:
-            return Page(first, next=rows[size - 1][1])
-        young = young_rows(model, scope, limit)
+        if limit == size or len(rows) <= size:
+            return Page(first, next=rows[size - 1][1] if len(rows) > size else None)
+        # Rows from this moment on may be committed late. Of all rows, none is one too many.
+        moment = LARGEST_INTEGER if limit == LARGEST_INTEGER else time_ns() - COMMIT_NANOSECONDS
+        filters = [getattr(model, name) == value for name, value in scope.items()]
+        recent = model.select(model.id).where(*filters, model.id > moment)
+        known = {row[0] for row in db.execute(recent).fetchall()}
         ends = read_rows(model, scope, before=rows[0][0] + 1, offset=limit - 1, count=2)
     # With rows behind the page: its last row. Otherwise it reaches the end of the listing.
     last, cursor = ends[0][:2] if len(ends) == 2 else (0, None)
-    rest = further_batches(model, scope, rows[size - 1][0], last, limit - size, young)
-    return Page(first, rest, cursor)
 
+    def further_batches() -> Iterator[list[dict[str, Any]]]:
+        """Leave out the rows committed since the page began: each would take another's place."""
+        before, left = rows[size - 1][0], limit - size
+        while before > last and left:
+            with connection():
+                batch = read_rows(model, scope, before=before, count=BATCH)
+            before = batch[-1][0] if len(batch) == BATCH else last
+            kept = [r for r in batch if r[0] >= last and (r[0] <= moment or r[0] in known)][:left]
+            left -= len(kept)
+            if kept:
+                yield model.as_objects(kept)
 
-def young_rows(model: ListedModel, scope: dict[str, str], limit: int) -> Young:
-    """Return what tells the rows of a page from those that are committed after it began."""
-    if limit == LARGEST_INTEGER:  # no row can be one too many
-        return LARGEST_INTEGER, set()
-    moment = time_ns() - COMMIT_NANOSECONDS
-    filters = [getattr(model, name) == value for name, value in scope.items()]
-    query = model.select(model.id).where(*filters, model.id > moment)
-    return moment, {row[0] for row in db.execute(query).fetchall()}
-
-
-def further_batches(
-    model: ListedModel, scope: dict[str, str], before: int, last: int, left: int, young: Young
-) -> Iterator[list[dict[str, Any]]]:
-    """Read the rows from the one below ``before`` to ``last``, at most so many as are left.
-
-    A row that was committed since the page began is left out: it would take the place of another.
-    """
-    moment, known = young
-    while before > last and left:
-        with connection():
-            rows = read_rows(model, scope, before=before, count=BATCH)
-        before = rows[-1][0] if len(rows) == BATCH else last
-        kept = (row for row in rows if row[0] >= last and (row[0] <= moment or row[0] in known))
-        rows = list(islice(kept, left))
-        left -= len(rows)
-        if rows:
-            yield model.as_objects(rows)
+    return Page(first, further_batches(), cursor)
 
 
 def read_rows(model: ListedModel, scope: dict[str, str], **parameters: Any) -> Sequence[Row]:

@@ -171,11 +171,6 @@ def select_row(model: AnyModel, *names: str) -> Query:
     return model.select(*columns).where(getattr(model, model.PUBLIC_ID) == parameter("key"))
 
 
-@Statement
-def select_any(model: AnyModel) -> Query:
-    return model.select().limit(parameter("count"))
-
-
 def update(model: AnyModel, identifier: str, **changes: Any) -> dict[str, Any]:
     """Change columns of the row with this identifier; return the changes, updatedAt among them."""
     changes["updatedAt"] = timestamp(now())

@@ -5,7 +5,8 @@ Each checks the rights of its caller and fails with a ServiceError whose message
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from itertools import chain
+from typing import Any
 
 import models
 from accounts import SignedIn
@@ -16,6 +17,8 @@ from listings import Page, read_page
 from models import Account, ListedModel, Profile, Row, Session, find, update
 from validators import APPID, is_identifier, listing_query, profile_values
 
+Caller = Any
+"""The account that makes the call: an object with ``accountid`` and ``administrator``."""
 Body = Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None
 """The input fields and their values, or a function that reads them once the target is checked."""
 
@@ -33,15 +36,6 @@ def settings() -> Settings:
     if source is None:
         raise RuntimeError("no application: call create_app() first")
     return source()
-
-
-class Caller(Protocol):
-    """The account that makes the call, such as a row of Account."""
-
-    @property
-    def accountid(self) -> Any: ...
-    @property
-    def administrator(self) -> Any: ...
 
 
 def update_profile(
@@ -118,7 +112,8 @@ def list_rows(
     Raises ServiceError: administrator-required, invalid-limit, invalid-offset, invalid-after.
     """
     query = {"accountid": accountid, "all": all, "limit": limit, "offset": offset, "after": after}
-    return list_page(model, caller, appid, query).everything()
+    page = list_page(model, caller, appid, query)
+    return [*page.first, *chain.from_iterable(page.rest)] or None
 
 
 list_profiles = partial(list_rows, Profile)
@@ -131,12 +126,10 @@ def list_page(model: ListedModel, caller: Caller, appid: str | None, given: dict
     if not caller.administrator:
         raise ServiceError("administrator-required")
     query = listing_query(given, page_size=settings().page_size)
-    accountid = query.get("accountid")
-    if not accountid:
-        return read_page(model, {"appid": appid}, query)
-    if not is_identifier("acct", accountid):
+    account = {"accountid": query["accountid"]} if "accountid" in query else {}
+    if account and not is_identifier("acct", query["accountid"]):
         return Page([])
-    return read_page(model, {"appid": appid, "accountid": accountid}, query)
+    return read_page(model, {"appid": appid, **account}, query)
 
 
 def checked_appid(appid: str | None) -> str:

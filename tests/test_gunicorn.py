@@ -21,6 +21,8 @@ import pytest
 from gunicorn.http.errors import InvalidHeader
 from serving import ROOT, Served, procfile, run
 
+import config
+
 LISTING = "/api/administrator/profiles"
 NAMES = "method path status code account appid request_id bytes ms client".split()
 
@@ -375,13 +377,13 @@ def test_the_number_of_workers(serve, tmp_path, value):
     wait_until(lambda: len(workers(service)) == expected)
 
 
-def test_the_default_number_of_workers(settings, monkeypatch):
+def test_the_default_number_of_workers(monkeypatch):
     for cores, expected in ((1, 1), (2, 2), (64, 4)):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _, n=cores: range(n), raising=False)
-        assert settings["number_of_workers"]("") == expected
+        assert config.number_of_workers({}) == expected
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert settings["number_of_workers"]("") == 1
+    assert config.number_of_workers({"WEB_CONCURRENCY": ""}) == 1
 
 
 def test_sigterm_to_the_started_process_ends_all(serve, tmp_path):

@@ -3,6 +3,7 @@
 import itertools
 import re
 import tracemalloc
+from itertools import chain
 from secrets import token_hex
 from types import SimpleNamespace
 
@@ -203,7 +204,7 @@ def test_a_long_page_is_the_same_whatever_is_added_or_purged(app):
     newer = fill_ids(Session, appid, 5)
     with connection():
         Session.delete().where(Session.sessionid << made[BATCH : BATCH + 50]).execute()
-    seen = ids(Session, page.everything())
+    seen = ids(Session, [*page.first, *chain.from_iterable(page.rest)])
     assert seen == [*made[:BATCH], *made[BATCH + 50 : 2 * BATCH + 1]]
     assert page.next == made[2 * BATCH]
     assert ids(Session, list_sessions(ADMINISTRATOR, limit=5, appid=appid)) == newer
@@ -222,7 +223,7 @@ def test_a_row_committed_late_makes_a_page_no_longer(app, made):
     page = operations.list_page(Profile, ADMINISTRATOR, appid, {"limit": 2 * BATCH + 50})
     with connection():
         Profile.insert(late).execute()
-    seen = ids(Profile, page.everything())
+    seen = ids(Profile, [*page.first, *chain.from_iterable(page.rest)])
     assert len(seen) == 2 * BATCH + 50
     assert page.next == expected[2 * BATCH + 49]
     if made == "just now":
