@@ -65,7 +65,7 @@ def select_caller() -> Query:
 
 
 def create_account(appid: str, *, administrator: bool = False) -> dict[str, Any]:
-    """Store a new account and return it."""
+    """Make an account."""
     accountid, moment = models.identifier("acct"), models.timestamp(models.now())
     account = {"accountid": accountid, "appid": appid, "administrator": administrator}
     write(Account.insert(**account, createdAt=moment, updatedAt=moment).execute)
@@ -73,13 +73,16 @@ def create_account(appid: str, *, administrator: bool = False) -> dict[str, Any]
 
 
 def set_administrator(accountid: str, administrator: bool) -> dict[str, Any]:
-    """Make the account an administrator or not, and return it. Raises invalid-accountid."""
+    """Make an account an administrator, or not.
+
+    Returns the account. Raises ServiceError("invalid-accountid").
+    """
     account = find(Account, accountid)
     return account | write(lambda: update(Account, accountid, administrator=administrator))
 
 
-def find_accounts(email: str, appid: str) -> list[dict[str, Any]]:
-    """Return the application's accounts that have a profile with the address, in any case.
+def find_accounts(email: str, appid: str) -> dict[str, Any]:
+    """Find the accounts that have a profile with this e-mail address, in any case of letters.
 
     The table is read whole: no index helps, and the databases disagree on upper and lower case.
     """
@@ -89,13 +92,14 @@ def find_accounts(email: str, appid: str) -> list[dict[str, Any]]:
         for _, of_appid, accountid, *emails in rows:
             if of_appid == appid and wanted in [each.casefold() for each in emails if each]:
                 found[accountid] = None
-    return Account.as_objects(row for each in found for row in select_row(Account, key=each))
+    found_rows = (row for each in found for row in select_row(Account, key=each))
+    return {"object": "accounts", "data": Account.as_objects(found_rows)}
 
 
 def create_session(accountid: str, duration: int) -> dict[str, Any]:
-    """Store a new session of so many seconds and return it with its token, which is not stored.
+    """Make a session of an account; its token is shown only now, and not stored.
 
-    Raises ServiceError("invalid-accountid").
+    The duration is in seconds. Raises ServiceError("invalid-accountid").
     """
 
     def store() -> Row:
@@ -105,24 +109,29 @@ def create_session(accountid: str, duration: int) -> dict[str, Any]:
         return models.insert(Session, moment, session)
 
     token, appid = token_hex(32), find(Account, accountid)["appid"]
-    secrets = {"tokenHash": token_hash(token), "csrfToken": token_hex(32)}
-    owner = {"appid": appid, "accountid": accountid}
-    session = {"sessionid": models.identifier("sess"), "duration": duration, **owner, **secrets}
+    session = {"sessionid": models.identifier("sess"), "appid": appid, "accountid": accountid}
+    session |= {"tokenHash": token_hash(token), "csrfToken": token_hex(32), "duration": duration}
     return {**Session.as_objects([write(store)])[0], "token": token}
 
 
 def end_session(sessionid: str) -> dict[str, Any]:
-    """End a session, unless it was ended before, and return it. Raises invalid-sessionid."""
+    """End a session at once.
+
+    Returns the session, also one that was ended before. Raises ServiceError("invalid-sessionid").
+    """
     find(Session, sessionid)
     end_those(Session.sessionid == sessionid)
     return find(Session, sessionid)
 
 
-def end_sessions(accountid: str) -> int:
-    """End the running sessions of an account; return how many. Raises invalid-accountid."""
+def end_sessions(accountid: str) -> dict[str, Any]:
+    """End all running sessions of an account at once.
+
+    Returns how many. Raises ServiceError("invalid-accountid").
+    """
     appid, moment = find(Account, accountid)["appid"], models.timestamp(time.time_ns())
     own = (Session.appid == appid) & (Session.accountid == accountid)
-    return end_those(own & (Session.expiresAt > moment))
+    return {"object": "end", "count": end_those(own & (Session.expiresAt > moment))}
 
 
 def end_those(condition: Expression) -> int:
@@ -132,13 +141,14 @@ def end_those(condition: Expression) -> int:
     return write(end.where(condition, Session.endedAt.is_null()).execute)
 
 
-def purge_sessions(before: str) -> int:
-    """Delete the sessions ended or expired by that timestamp; return how many."""
+def purge_sessions(days: int) -> dict[str, Any]:
+    """Delete the sessions that ended or expired so many days ago, or more; return how many."""
+    before = models.timestamp(time.time_ns() - days * 86_400 * 10**9)
     over, deleted = (Session.expiresAt <= before) | (Session.endedAt <= before), 0
     for rows in batches(Session):
         walked = Session.id.between(rows[0][0], rows[-1][0])
         deleted += write(Session.delete().where(walked, over).execute)
-    return deleted
+    return {"object": "purge", "count": deleted}
 
 
 def batches(model: ListedModel, *columns: Field) -> Iterator[list[Row]]:

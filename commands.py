@@ -2,113 +2,79 @@
 
 import json
 import os
-import time
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import click
+from click import Argument, Option
 from flask import Blueprint
 
 import accounts
 import operations
 from database import connection, create_tables, db
 from errors import ServiceError
-from models import timestamp
 from validators import example_body
 
 SECONDS = click.IntRange(1, 2**31 - 1)  # as many as the column holds
-DAYS = click.IntRange(0, 36_500)
-ACCOUNTID = click.argument("accountid")
-APPID = click.option("--appid", help="The application.  [default: the service's own]")
+DAYS_AGO = click.IntRange(0, 36_500)
+ACCOUNTID = Argument(["accountid"])
+APPID = Option(["--appid"], help="The application.  [default: the service's own]")
+ADMINISTRATOR = Option(["--administrator"], is_flag=True, help="Make it an administrator.")
+OFF = Option(
+    ["--off", "administrator"], flag_value=False, default=True, help="Make it ordinary again."
+)
+DURATION = Option(
+    ["--duration"], type=SECONDS, default=28_800, help="In seconds.", show_default=True
+)
+DAYS = Option(["--days"], type=DAYS_AGO, default=30, help="How long ago.", show_default=True)
 
 commands = Blueprint("commands", __name__, cli_group=None)
 
 
-def command(function: Callable[..., Any]) -> Any:
-    """Make a function the command of its name. It prints what it returns, an object as JSON.
+def command(*parameters: Argument | Option) -> Callable[..., None]:
+    """Return a decorator that makes a function a command with these parameters.
 
-    A failure is one line, the code, after the reason if there is one.
+    The command has the name of the function, and the first paragraph of its docstring as its help.
+    It prints what the function returns, an object as JSON. A failure is one line, the code, after
+    the reason if there is one.
     """
 
-    @commands.cli.command()
-    @wraps(function)
-    def run(**options: Any) -> None:
-        try:
-            with connection():
-                result = function(**options)
-        except ServiceError as error:
-            if error.__cause__:
-                click.echo(f"database unavailable: {error.__cause__}", err=True)
-            raise click.ClickException(error.code) from error
-        click.echo(result if isinstance(result, str) else json.dumps(result))
+    def add(function: Callable[..., Any]) -> None:
+        def run(**options: Any) -> None:
+            try:
+                if "appid" in options:
+                    options["appid"] = operations.checked_appid(options["appid"])
+                with connection():
+                    result = function(**options)
+            except ServiceError as error:
+                if error.__cause__:
+                    click.echo(f"database unavailable: {error.__cause__}", err=True)
+                raise click.ClickException(error.code) from error
+            click.echo(result if isinstance(result, str) else json.dumps(result))
 
-    return run
+        name, text = function.__name__.replace("_", "-"), (function.__doc__ or "").split("\n\n")[0]
+        commands.cli.command(name, params=[*parameters], help=text)(run)
+
+    return add
 
 
-@command
+command(APPID, ADMINISTRATOR)(accounts.create_account)
+command(Argument(["email"]), APPID)(accounts.find_accounts)
+command(ACCOUNTID, OFF)(accounts.set_administrator)
+command(ACCOUNTID, DURATION)(accounts.create_session)
+command(Argument(["sessionid"]))(accounts.end_session)
+command(ACCOUNTID)(accounts.end_sessions)
+command(DAYS)(accounts.purge_sessions)
+
+
+@command()
 def init_db() -> dict[str, Any]:
     """Make the missing tables and indexes; fail when a table lacks a column."""
     create_tables()
     return {"object": "database", "engine": db.engine}
 
 
-@command
-@click.option("--administrator", is_flag=True, help="Make it an administrator.")
-@APPID
-def create_account(administrator: bool, appid: str | None) -> dict[str, Any]:
-    """Make an account."""
-    return accounts.create_account(operations.checked_appid(appid), administrator=administrator)
-
-
-@command
-@click.argument("email")
-@APPID
-def find_accounts(email: str, appid: str | None) -> dict[str, Any]:
-    """Find the accounts that have a profile with this e-mail address."""
-    found = accounts.find_accounts(email, operations.checked_appid(appid))
-    return {"object": "accounts", "data": found}
-
-
-@command
-@ACCOUNTID
-@click.option("--off", is_flag=True, help="Make it an ordinary account again.")
-def set_administrator(accountid: str, off: bool) -> dict[str, Any]:
-    """Make an account an administrator, or not."""
-    return accounts.set_administrator(accountid, not off)
-
-
-@command
-@ACCOUNTID
-@click.option("--duration", default=28_800, type=SECONDS, show_default=True, help="In seconds.")
-def create_session(accountid: str, duration: int) -> dict[str, Any]:
-    """Make a session of an account; its token is shown only now."""
-    return accounts.create_session(accountid, duration)
-
-
-@command
-@click.argument("sessionid")
-def end_session(sessionid: str) -> dict[str, Any]:
-    """End a session at once."""
-    return accounts.end_session(sessionid)
-
-
-@command
-@ACCOUNTID
-def end_sessions(accountid: str) -> dict[str, Any]:
-    """End all running sessions of an account at once."""
-    return {"object": "end", "count": accounts.end_sessions(accountid)}
-
-
-@command
-@click.option("--days", default=30, type=DAYS, show_default=True, help="How long ago.")
-def purge_sessions(days: int) -> dict[str, Any]:
-    """Delete the sessions that ended or expired so many days ago, or more."""
-    before = timestamp(time.time_ns() - days * 86_400 * 10**9)
-    return {"object": "purge", "count": accounts.purge_sessions(before)}
-
-
-@command
+@command()
 def demo() -> str:
     """Make a few accounts with profiles, and print a curl line for each operation."""
     settings = operations.settings()

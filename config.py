@@ -10,16 +10,13 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from validators import APPID, BOUNDED_FIELDS, CATALOGUE, Lengths
 
+LENGTHS = [f"PROFILE_{name.upper().replace('-', '_')}_LENGTH" for name in BOUNDED_FIELDS]
 DEFAULTS = {
     "APPID": "default",
     "DATABASE_URL": "sqlite:///profiles.db",
     "USER_PROFILE_FIELDS": "contact-email,full-name",
-    "MINIMUM_PROFILE_FULL_NAME_LENGTH": "1",
-    "MAXIMUM_PROFILE_FULL_NAME_LENGTH": "50",
-    "MINIMUM_PROFILE_DISPLAY_NAME_LENGTH": "1",
-    "MAXIMUM_PROFILE_DISPLAY_NAME_LENGTH": "50",
-    "MINIMUM_PROFILE_COMPANY_NAME_LENGTH": "1",
-    "MAXIMUM_PROFILE_COMPANY_NAME_LENGTH": "50",
+    **{f"MINIMUM_{name}": "1" for name in LENGTHS},
+    **{f"MAXIMUM_{name}": "50" for name in LENGTHS},
     "PAGE_SIZE": "10",
     "MAXIMUM_POST_DATA_LENGTH": "65536",
 }
@@ -69,7 +66,7 @@ def load(variables: Mapping[str, object]) -> Settings:
         appid=values["APPID"],
         database_url=database_url(values["DATABASE_URL"]),
         user_profile_fields=profile_fields(values["USER_PROFILE_FIELDS"]),
-        lengths=tuple(length_bounds(values, name) for name in BOUNDED_FIELDS),
+        lengths=tuple(length_bounds(values, name) for name in LENGTHS),
         page_size=whole_number(values, "PAGE_SIZE"),
         maximum_post_data_length=whole_number(values, "MAXIMUM_POST_DATA_LENGTH"),
     )
@@ -93,9 +90,8 @@ def whole_number(
     raise SettingError(name, values[name], f"must be a whole number from {least} to {most}")
 
 
-def length_bounds(values: Mapping[str, str], bounded: str) -> tuple[int, int]:
-    """Return the inclusive length bounds of a field, in Unicode characters."""
-    name = f"PROFILE_{bounded.upper().replace('-', '_')}_LENGTH"
+def length_bounds(values: Mapping[str, str], name: str) -> tuple[int, int]:
+    """Return the inclusive length bounds of a field, in Unicode characters. Raises SettingError."""
     minimum = whole_number(values, f"MINIMUM_{name}", least=0)
     maximum = whole_number(values, f"MAXIMUM_{name}")
     if minimum > maximum:

@@ -23,10 +23,6 @@ SIGNED_IN = ("invalid-appid", "sign-in-required", *ANY)
 BODY = ("invalid-account", "invalid-body", "body-too-large", "unsupported-media-type", *SIGNED_IN)
 LISTING = ("invalid-limit", "invalid-offset", "invalid-after", "administrator-required", *SIGNED_IN)
 TEXT = {"type": "string"}
-HEADERS: dict[int, Json] = {
-    401: {"WWW-Authenticate": {"description": "`Bearer`.", "schema": TEXT}},
-    503: {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer"}}},
-}
 LINK = {"description": 'The next page, `<…>; rel="next"`, if any.', "schema": TEXT}
 SCHEME = {"type": "http", "scheme": "bearer", "description": "The token of a session."}
 DATE_PATTERN = "^[12][0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"  # others are read too
@@ -60,14 +56,12 @@ PROPERTIES: dict[str, Json] = {
     "createdAt": {"description": "When it was created.", "format": "date-time"},
     "updatedAt": {"description": "When it was last changed.", "format": "date-time"},
     "message": {"description": "The code of the error."},
-    "status": {"description": "The service and its database work.", "const": "ok"},
-}
-QUERY: dict[str, Json] = {
-    "accountid": {"description": "Only those of this account.", "pattern": PATTERNS["acct"]},
     "all": {"description": "Everything, whatever limit and offset.", **TEXT, "enum": ["all"]},
+    "X-Appid": {"description": "The application.", "pattern": PATTERNS["appid"]},
     "limit": {"description": "How many at most."},
     "offset": {"description": "How many to skip."},
     "after": {"description": "Only those older than this one."},
+    "status": {"description": "The service and its database work.", "const": "ok"},
 }
 
 
@@ -152,9 +146,10 @@ def body_operation(settings: Settings, body: Json, *, creating: bool) -> Json:
     rules = [rule for field in schema.fields.values() for rule in field.validators]
     codes = (unknown, *dict.fromkeys(rule.error for rule in rules), *BODY)
     described = operation(f"{verb}Profile", "user", done, reference("Profile"), codes, unknown)
-    query = parameter("query", target, **TEXT, **PROPERTIES[target]) | {"required": True}
+    query = parameter("query", target, **TEXT) | {"required": True}
     content = {"required": True, "content": body_content(f"{verb.capitalize()}Profile", body)}
-    return described | {"parameters": [query, appid_header(settings)], "requestBody": content}
+    parameters = [query, parameter("header", "X-Appid", **TEXT)]
+    return described | {"parameters": parameters, "requestBody": content}
 
 
 def listing_operation(settings: Settings, model: ListedModel) -> Json:
@@ -165,17 +160,13 @@ def listing_operation(settings: Settings, model: ListedModel) -> Json:
     schema = validators.listing_schema(settings.page_size)
     schemas = CONVERTER.schema2jsonschema(schema)["properties"]
     schemas["after"]["pattern"] = PROPERTIES[model.PUBLIC_ID]["pattern"]
-    query = [parameter("query", name, **schemas[name], **QUERY[name]) for name in QUERY]
-    return described | {"parameters": [*query, appid_header(settings)]}
+    query = [parameter("query", name, **schemas[name]) for name in schemas]
+    return described | {"parameters": [*query, parameter("header", "X-Appid", **TEXT)]}
 
 
-def appid_header(settings: Settings) -> Json:
-    schema = {**TEXT, **PROPERTIES["appid"], "default": settings.appid}
-    return parameter("header", "X-Appid", **schema)
-
-
-def parameter(place: str, name: str, description: str, **schema: Any) -> Json:
-    return {"in": place, "name": name, "description": description, "schema": schema}
+def parameter(place: str, name: str, **schema: Any) -> Json:
+    schema |= PROPERTIES[name]
+    return {"in": place, "name": name, "description": schema.pop("description"), "schema": schema}
 
 
 def reference(name: str) -> Json:
@@ -194,7 +185,6 @@ def operation(
         examples = {c: {"value": {"object": "error", "message": c}} for c in by_status[number]}
         responses[str(number)] = {
             "description": ", ".join(f"`{code}`" for code in examples),
-            "headers": HEADERS.get(number, {}),
             "content": {JSON: {"schema": reference("Error"), "examples": examples}},
         }
     security: Json = {"security": [{"session": []}] if 401 in by_status else []}
