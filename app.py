@@ -34,9 +34,26 @@ class RequestLines(logging.Formatter):
     """Begins each line of a record with the id of the request, so that none can be forged."""
 
     def format(self, record: logging.LogRecord) -> str:
-        has_id = has_request_context()
-        prefix = f"request_id={request.environ['profiles.request_id']} " if has_id else ""
-        return "\n".join(prefix + line for line in super().format(record).splitlines())
+        id = (
+            f"request_id={request.environ['profiles.request_id']} " if has_request_context() else ""
+        )
+        return "\n".join(id + line for line in super().format(record).splitlines())
+
+
+class Service(Flask):
+    """Gives each request an id, and each answer the headers that all have."""
+
+    def wsgi_app(self, environ: dict[str, Any], start_response: Any) -> Any:
+        given = environ.get("HTTP_X_REQUEST_ID", "")
+        environ["profiles.request_id"] = given if REQUEST_ID.fullmatch(given) else token_hex(16)
+        if environ["PATH_INFO"][:2] in ("", "//"):  # Flask would redirect it, or drop a slash
+            environ["PATH_INFO"] = "/not-found"
+        return super().wsgi_app(environ, start_response)
+
+    def process_response(self, response: Response) -> Response:
+        response.headers["Cache-Control"] = "no-store"
+        response.headers["X-Request-Id"] = request.environ["profiles.request_id"]
+        return super().process_response(response)
 
 
 def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
@@ -52,14 +69,13 @@ def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
         bind(settings.database_url)
     except config.SettingError as error:
         raise StartError(str(error)) from None
-    app = Flask(__name__, static_folder=None)
+    app = Service(__name__, static_folder=None)
     app.config.update(overrides or {})
     app.config["SETTINGS"] = settings
     app.config["MAX_CONTENT_LENGTH"] = settings.maximum_post_data_length
     app.url_map.merge_slashes = False  # a redirect would repeat the Host header
     for blueprint in (*BLUEPRINTS, commands):
         app.register_blueprint(blueprint)
-    app.wsgi_app = framed(app.wsgi_app)  # type: ignore[method-assign]
     app.register_error_handler(ServiceError, service_error)
     app.register_error_handler(HTTPException, http_error)
     default_handler.setFormatter(RequestLines("[%(asctime)s] %(levelname)s: %(message)s"))
@@ -78,26 +94,6 @@ def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
             app.logger.error("database unavailable: %s", error.__cause__)
         db.close()  # before gunicorn forks
     return app
-
-
-def framed(application: Any) -> Any:
-    """Give each request of a WSGI application an id, and each answer the headers that all have."""
-
-    def respond(environ: dict[str, Any], start_response: Any) -> Any:
-        given = environ.get("HTTP_X_REQUEST_ID", "")
-        request_id = given if REQUEST_ID.fullmatch(given) else token_hex(16)
-        environ["profiles.request_id"] = request_id
-        if environ["PATH_INFO"][:2] in ("", "//"):  # Flask would redirect it, or drop a slash
-            environ["PATH_INFO"] = "/not-found"
-
-        def start(status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
-            headers = [header for header in headers if header[0] != "Cache-Control"]
-            own = [("Cache-Control", "no-store"), ("X-Request-Id", request_id)]
-            return start_response(status, headers + own, *exc_info)
-
-        return application(environ, start)
-
-    return respond
 
 
 def service_error(error: ServiceError) -> Response:

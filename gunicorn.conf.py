@@ -20,7 +20,6 @@ from gunicorn.workers.gthread import ThreadWorker
 
 from config import SettingError, number_of_workers
 
-NO_WORKER = 2**31 - 1
 MILLISECOND = timedelta(milliseconds=1)
 PLAIN = re.compile("[A-Za-z0-9._~/:%-]+")
 QUOTING = ("Invalid request from", "Ignored premature client", "Error handling request")
@@ -36,14 +35,13 @@ control_socket_disable = True  # nothing uses it
 limit_request_line = 8190  # bytes, the most that gunicorn allows; its default is 4,094
 sendfile = False  # so that gunicorn counts the bytes it sends
 
-# How many connections each worker holds: memory that all share, twice the size for a reload.
+# One more than the connections that each worker holds, 0 where there is no worker: memory that all
+# share, twice the size for a reload.
 held = memoryview(mmap(-1, 8 * workers)).cast("i")
-for slot in range(len(held)):
-    held[slot] = NO_WORKER
 
 
 def child_exit(server: Any, worker: Any) -> None:
-    held[worker.age % len(held)] = NO_WORKER
+    held[worker.age % len(held)] = 0
 
 
 class SharingWorker(ThreadWorker):  # type: ignore[misc]
@@ -55,11 +53,11 @@ class SharingWorker(ThreadWorker):  # type: ignore[misc]
 
     def notify(self) -> None:
         """Publish the count; gunicorn calls this at each turn of its loop, at least each second."""
-        held[self.age % len(held)] = self.nr_conns if self.alive else NO_WORKER
+        held[self.age % len(held)] = self.nr_conns + 1 if self.alive else 0
         super().notify()
 
     def handle_request(self, req: Any, conn: Any) -> Any:
-        if self.nr_conns > min(held) + 2:
+        if self.nr_conns > min(filter(None, held), default=0) + 1:
             req.force_close()
         return super().handle_request(req, conn)
 

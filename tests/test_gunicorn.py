@@ -449,6 +449,7 @@ def assert_shared(service, pool):
 def test_workers_share_the_connections_of_a_pool(serve, tmp_path, number):
     service = serve(f"sqlite:///{tmp_path}/x.db", WEB_CONCURRENCY=number)
     wait_until(lambda: len(workers(service)) == int(number))
+    time.sleep(1)  # so that each has published its count
     _, *others = workers(service)
     for worker in others:
         os.kill(worker, signal.SIGSTOP)
