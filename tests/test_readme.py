@@ -3,8 +3,10 @@
 import re
 
 import pytest
+from flask import Blueprint
 from serving import ALL_FIELDS, ROOT
 
+import blueprints
 import config
 from commands import commands
 from errors import STATUSES
@@ -60,3 +62,8 @@ def test_no_file_of_the_project_is_forgotten():
     """The section for maintainers says what each module is for."""
     for path in ROOT.glob("*.py"):
         assert f"`{path.name}`" in README
+
+
+def test_no_blueprint_is_forgotten():
+    made = [each for each in vars(blueprints).values() if isinstance(each, Blueprint)]
+    assert set(made) == set(blueprints.BLUEPRINTS)
