@@ -13,7 +13,6 @@ import accounts
 import operations
 from database import connection, create_tables, db
 from errors import ServiceError
-from validators import example_body
 
 SECONDS = click.IntRange(1, 2**31 - 1)  # as many as the column holds
 DAYS_AGO = click.IntRange(0, 36_500)
@@ -78,8 +77,7 @@ def init_db() -> dict[str, Any]:
 def demo() -> str:
     """Make a few accounts with profiles, and print a curl line for each operation."""
     settings = operations.settings()
-    limits = settings.lengths, settings.maximum_post_data_length
-    body, appid = example_body(settings.user_profile_fields, *limits), settings.appid
+    body, appid = settings.example_body(), settings.appid
     for _ in range(3):
         accountid = accounts.create_account(appid)["accountid"]
         caller = accounts.SignedIn(accountid, False, appid)

@@ -54,6 +54,15 @@ class Settings:
     page_size: int
     maximum_post_data_length: int
 
+    def example_body(self) -> dict[str, str]:
+        """Return a body that is accepted, unless a minimum length is more than a whole body's."""
+        body = {name: CATALOGUE[name].example for name in self.user_profile_fields}
+        for name, (least, most) in zip(BOUNDED_FIELDS, self.lengths, strict=True):
+            if name in body:
+                least = min(least, self.maximum_post_data_length)
+                body[name] = body[name].ljust(least, ".")[:most]
+        return body
+
 
 def load(variables: Mapping[str, object]) -> Settings:
     """Return the checked settings. An empty variable counts as not set. Raises SettingError."""

@@ -6,16 +6,15 @@ from typing import Any
 from apispec import APISpec
 from apispec.ext.marshmallow.openapi import OpenAPIConverter
 
-import validators
 from config import Settings
 from errors import STATUSES
 from models import ListedModel, Profile, Session, public_columns
-from validators import APPID, CATALOGUE, IDENTIFIERS
+from validators import APPID, CATALOGUE, IDENTIFIERS, Address, listing_schema, profile_schema
 
 Json = dict[str, Any]
 
 CONVERTER: Any = OpenAPIConverter("3.1.0", None, APISpec("Profiles", "1.0.0", "3.1.0"))
-CONVERTER.map_to_openapi_type(validators.Address, "string", "email")
+CONVERTER.map_to_openapi_type(Address, "string", "email")
 JSON = "application/json"
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 ANY = ("internal-error", "database-unavailable")
@@ -23,6 +22,7 @@ SIGNED_IN = ("invalid-appid", "sign-in-required", *ANY)
 BODY = ("invalid-account", "invalid-body", "body-too-large", "unsupported-media-type", *SIGNED_IN)
 LISTING = ("invalid-limit", "invalid-offset", "invalid-after", "administrator-required", *SIGNED_IN)
 TEXT = {"type": "string"}
+TARGETS = ("invalid-profileid", "invalid-accountid")  # 400 when not given, 404 when unknown
 LINK = {"description": 'The next page, `<…>; rel="next"`, if any.', "schema": TEXT}
 SCHEME = {"type": "http", "scheme": "bearer", "description": "The token of a session."}
 DATE_PATTERN = "^[12][0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"  # others are read too
@@ -56,7 +56,7 @@ PROPERTIES: dict[str, Json] = {
     "createdAt": {"description": "When it was created.", "format": "date-time"},
     "updatedAt": {"description": "When it was last changed.", "format": "date-time"},
     "message": {"description": "The code of the error."},
-    "all": {"description": "Everything, whatever limit and offset.", **TEXT, "enum": ["all"]},
+    "all": {"description": "Everything, whatever limit and offset.", "enum": ["all"]},
     "X-Appid": {"description": "The application.", "pattern": PATTERNS["appid"]},
     "limit": {"description": "How many at most."},
     "offset": {"description": "How many to skip."},
@@ -67,17 +67,27 @@ PROPERTIES: dict[str, Json] = {
 
 def describe(settings: Settings, summaries: Mapping[str, str | None]) -> Json:
     """Return the description, OpenAPI 3.1, as a JSON object. The summaries are by path."""
-    update, create = body_schema(settings, creating=False), body_schema(settings, creating=True)
-    operations = {
-        "/api/user/update-profile": ("patch", body_operation(settings, update, creating=False)),
-        "/api/user/create-profile": ("post", body_operation(settings, create, creating=True)),
-        "/api/administrator/profiles": ("get", listing_operation(settings, Profile)),
-        "/api/administrator/sessions": ("get", listing_operation(settings, Session)),
-        "/health": ("get", operation("getHealth", "service", 200, reference("Health"), ANY)),
+    update, patch = body_operation("update", "profileid", 200, settings)
+    create, post = body_operation("create", "accountid", 201, settings)
+    paths = {
+        "/api/user/update-profile": {"patch": patch},
+        "/api/user/create-profile": {"post": post},
+        "/api/administrator/profiles": {"get": listing_operation(Profile, settings)},
+        "/api/administrator/sessions": {"get": listing_operation(Session, settings)},
+        "/health": {"get": operation("getHealth", "service", 200, reference("Health"), ANY)},
     }
+    for path, methods in paths.items():
+        for described in methods.values():
+            described["summary"] = summaries[path]
     objects = {"Health": ["object", "status"], "Error": ["object", "message"]}
     for model in (Profile, Session):
         objects[model.__name__] = [*model.as_objects([("",) * len(public_columns(model))])[0]]
+    schemas = {"UpdateProfile": update, "CreateProfile": create}
+    for name, required in objects.items():
+        properties = {each: TEXT | PROPERTIES[each] for each in required}
+        properties["object"]["const"] = name.lower()
+        schemas[name] = {"type": "object", "properties": properties, "required": required}
+        schemas[name]["additionalProperties"] = False
     return {
         "openapi": "3.1.0",
         "info": {"title": "Profiles", "version": "1.0.0"},
@@ -87,105 +97,78 @@ def describe(settings: Settings, summaries: Mapping[str, str | None]) -> Json:
             {"name": "administrator", "description": "All profiles and sessions."},
             {"name": "service", "description": "The service itself."},
         ],
-        "paths": {
-            path: {method: {"summary": summaries[path], **described}}
-            for path, (method, described) in operations.items()
-        },
-        "components": {
-            "securitySchemes": {"session": SCHEME},
-            "schemas": {
-                "UpdateProfile": update,
-                "CreateProfile": create,
-                **{name: object_schema(name, names) for name, names in objects.items()},
-            },
-        },
+        "paths": paths,
+        "components": {"securitySchemes": {"session": SCHEME}, "schemas": schemas},
     }
 
 
-def object_schema(name: str, properties: Iterable[str]) -> Json:
-    """Return the schema of an object that has all these properties and no others."""
-    schemas = {each: {**TEXT, **PROPERTIES[each]} for each in properties}
-    schemas["object"]["const"] = name.lower()
-    required = {"required": list(schemas), "additionalProperties": False}
-    return {"type": "object", "properties": schemas, **required}
+def body_operation(verb: str, target: str, status: int, settings: Settings) -> tuple[Json, Json]:
+    """Return the schema of the body of update or create, and the operation.
 
-
-def body_schema(settings: Settings, *, creating: bool) -> Json:
-    """Return the schema of a body, with a description and an example of each field."""
-    names, lengths = settings.user_profile_fields, settings.lengths
-    schema = validators.profile_schema(names, lengths, creating=creating)
-    body: Json = CONVERTER.schema2jsonschema(schema)
-    examples = validators.example_body(names, lengths, settings.maximum_post_data_length)
-    for name, example in examples.items():
-        body["properties"][name] |= RULES[CATALOGUE[name].rule] | {"examples": [example]}
-    if creating:
-        body["properties"]["default"] = DEFAULT_IN_JSON
-    return body
-
-
-def body_content(name: str, body: Json) -> Json:
-    """Return a body by media type, JSON first, because clients take the first.
-
-    The forms, in which every value is a text, have a schema of their own: generated clients choose
-    the type by the class of the body.
+    JSON is the first media type, because clients take the first. The forms, in which every value
+    is a text, have a schema of their own: generated clients choose the type by the body's class.
     """
-    fields = body["properties"]
-    texts = fields | {"default": DEFAULT_IN_FORMS} if "default" in fields else fields
+    schema: Any = profile_schema(
+        settings.user_profile_fields, settings.lengths, creating=verb == "create"
+    )
+    body: Json = CONVERTER.schema2jsonschema(schema)
+    fields: Json = body["properties"]
+    for name, text in settings.example_body().items():
+        fields[name] |= RULES[CATALOGUE[name].rule] | {"examples": [text]}
+    texts = {**fields}
+    if verb == "create":
+        fields["default"], texts["default"] = DEFAULT_IN_JSON, DEFAULT_IN_FORMS
+    example = {name: fields[name]["examples"][0] for name in fields}
+    content = {JSON: {"schema": reference(f"{verb.capitalize()}Profile"), "example": example}}
     # The page forgets a form that equals its example when the other kind of form is chosen.
-    example = {field: texts[field]["examples"][0] for field in reversed(texts)}
-    form = {"schema": body | {"properties": texts}, "example": example}
-    example = {field: fields[field]["examples"][0] for field in fields}
-    return {JSON: {"schema": reference(name), "example": example}} | dict.fromkeys(FORMS, form)
-
-
-def body_operation(settings: Settings, body: Json, *, creating: bool) -> Json:
-    """Return update or create: a target in the query, the configured fields in the body."""
-    verb, target, done = ("create", "accountid", 201) if creating else ("update", "profileid", 200)
-    names, lengths, unknown = settings.user_profile_fields, settings.lengths, f"invalid-{target}"
-    schema: Any = validators.profile_schema(names, lengths, creating=creating)
+    reordered = {name: texts[name]["examples"][0] for name in reversed(texts)}
+    form = {"schema": body | {"properties": texts}, "example": reordered}
+    request = {"required": True, "content": content | dict.fromkeys(FORMS, form)}
     rules = [rule for field in schema.fields.values() for rule in field.validators]
-    codes = (unknown, *dict.fromkeys(rule.error for rule in rules), *BODY)
-    described = operation(f"{verb}Profile", "user", done, reference("Profile"), codes, unknown)
-    query = parameter("query", target, **TEXT) | {"required": True}
-    content = {"required": True, "content": body_content(f"{verb.capitalize()}Profile", body)}
-    parameters = [query, parameter("header", "X-Appid", **TEXT)]
-    return described | {"parameters": parameters, "requestBody": content}
+    codes = (f"invalid-{target}", *dict.fromkeys(rule.error for rule in rules), *BODY)
+    query = [parameter("query", target) | {"required": True}]
+    described = operation(f"{verb}Profile", "user", status, reference("Profile"), codes, query)
+    return body, described | {"requestBody": request}
 
 
-def listing_operation(settings: Settings, model: ListedModel) -> Json:
+def listing_operation(model: ListedModel, settings: Settings) -> Json:
     """Return a listing: paging in the query, rows or null as the answer."""
-    rows = {"type": ["array", "null"], "items": reference(model.__name__)}
-    described = operation(f"list{model.__name__}s", "administrator", 200, rows, LISTING)
-    described["responses"]["200"]["headers"] = {"Link": LINK}
-    schema = validators.listing_schema(settings.page_size)
-    schemas = CONVERTER.schema2jsonschema(schema)["properties"]
+    schemas = CONVERTER.schema2jsonschema(listing_schema(settings.page_size))["properties"]
     schemas["after"]["pattern"] = PROPERTIES[model.PUBLIC_ID]["pattern"]
     query = [parameter("query", name, **schemas[name]) for name in schemas]
-    return described | {"parameters": [*query, parameter("header", "X-Appid", **TEXT)]}
+    rows = {"type": ["array", "null"], "items": reference(model.__name__)}
+    name = f"list{model.__name__}s"
+    described = operation(name, "administrator", 200, rows, LISTING, query)
+    described["responses"]["200"]["headers"] = {"Link": LINK}
+    return described
+
+
+def operation(
+    name: str, tag: str, status: int, answer: Json, codes: Iterable[str], query: Iterable[Json] = ()
+) -> Json:
+    """Return an operation with its answer, and its errors by status."""
+    errors: dict[int, Json] = {}
+    for code in codes:
+        example = {"value": {"object": "error", "message": code}}
+        for number in (400, 404) if code in TARGETS else (STATUSES.get(code, 400),):
+            errors.setdefault(number, {})[code] = example
+    responses: Json = {str(status): {"description": "Done.", "content": {JSON: {"schema": answer}}}}
+    for number, examples in sorted(errors.items()):
+        responses[str(number)] = {
+            "description": ", ".join(f"`{code}`" for code in examples),
+            "content": {JSON: {"schema": reference("Error"), "examples": examples}},
+        }
+    described = {"operationId": name, "tags": [tag], "responses": responses}
+    if 401 not in errors:
+        return described | {"security": []}
+    parameters = [*query, parameter("header", "X-Appid")]
+    return described | {"parameters": parameters, "security": [{"session": []}]}
 
 
 def parameter(place: str, name: str, **schema: Any) -> Json:
-    schema |= PROPERTIES[name]
+    schema = TEXT | schema | PROPERTIES[name]
     return {"in": place, "name": name, "description": schema.pop("description"), "schema": schema}
 
 
 def reference(name: str) -> Json:
     return {"$ref": f"#/components/schemas/{name}"}
-
-
-def operation(
-    name: str, tag: str, status: int, answer: Json, codes: Iterable[str], unknown: str = ""
-) -> Json:
-    """Return an operation with its answer, and its errors by status. ``unknown`` is its 404."""
-    by_status = {404: [unknown]} if unknown else {}
-    for code in codes:
-        by_status.setdefault(STATUSES.get(code, 400), []).append(code)
-    responses: Json = {str(status): {"description": "Done.", "content": {JSON: {"schema": answer}}}}
-    for number in sorted(by_status):
-        examples = {c: {"value": {"object": "error", "message": c}} for c in by_status[number]}
-        responses[str(number)] = {
-            "description": ", ".join(f"`{code}`" for code in examples),
-            "content": {JSON: {"schema": reference("Error"), "examples": examples}},
-        }
-    security: Json = {"security": [{"session": []}] if 401 in by_status else []}
-    return {"operationId": name, "tags": [tag], **security, "responses": responses}

@@ -1,7 +1,7 @@
 """The catalogue of the ten profile fields, and the schemas generated from it."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -45,15 +45,6 @@ BOUNDED_FIELDS = tuple(name for name, row in CATALOGUE.items() if row.rule == "n
 
 Lengths = tuple[tuple[int, int], ...]
 """The inclusive (minimum, maximum) lengths of the bounded fields, in Unicode characters."""
-
-
-def example_body(names: Iterable[str], lengths: Lengths, largest: int) -> dict[str, str]:
-    """Return a body that the fields accept. No value is padded to more than the largest length."""
-    body = {name: CATALOGUE[name].example for name in names}
-    for name, (least, most) in zip(BOUNDED_FIELDS, lengths, strict=True):
-        if name in body:
-            body[name] = body[name].ljust(min(least, largest), ".")[:most]
-    return body
 
 
 class Text(fields.String):
