@@ -9,7 +9,7 @@ from apispec.ext.marshmallow.openapi import OpenAPIConverter
 from config import Settings
 from errors import STATUSES
 from models import ListedModel, Profile, Session, public_columns
-from validators import APPID, CATALOGUE, IDENTIFIERS, Address, listing_schema, profile_schema
+from validators import APPID, CATALOGUE, IDENTIFIERS, LARGEST_INTEGER, Address, profile_schema
 
 Json = dict[str, Any]
 
@@ -22,6 +22,7 @@ SIGNED_IN = ("invalid-appid", "sign-in-required", *ANY)
 BODY = ("invalid-account", "invalid-body", "body-too-large", "unsupported-media-type", *SIGNED_IN)
 LISTING = ("invalid-limit", "invalid-offset", "invalid-after", "administrator-required", *SIGNED_IN)
 TEXT = {"type": "string"}
+COUNT = {"type": "integer", "minimum": 0, "maximum": LARGEST_INTEGER}
 TARGETS = ("invalid-profileid", "invalid-accountid")  # 400 when not given, 404 when unknown
 LINK = {"description": 'The next page, `<…>; rel="next"`, if any.', "schema": TEXT}
 SCHEME = {"type": "http", "scheme": "bearer", "description": "The token of a session."}
@@ -58,8 +59,8 @@ PROPERTIES: dict[str, Json] = {
     "message": {"description": "The code of the error."},
     "all": {"description": "Everything, whatever limit and offset.", "enum": ["all"]},
     "X-Appid": {"description": "The application.", "pattern": PATTERNS["appid"]},
-    "limit": {"description": "How many at most."},
-    "offset": {"description": "How many to skip."},
+    "limit": {"description": "How many at most.", **COUNT},
+    "offset": {"description": "How many to skip.", **COUNT},
     "after": {"description": "Only those older than this one."},
     "status": {"description": "The service and its database work.", "const": "ok"},
 }
@@ -133,9 +134,12 @@ def body_operation(verb: str, target: str, status: int, settings: Settings) -> t
 
 def listing_operation(model: ListedModel, settings: Settings) -> Json:
     """Return a listing: paging in the query, rows or null as the answer."""
-    schemas = CONVERTER.schema2jsonschema(listing_schema(settings.page_size))["properties"]
-    schemas["after"]["pattern"] = PROPERTIES[model.PUBLIC_ID]["pattern"]
-    query = [parameter("query", name, **schemas[name]) for name in schemas]
+    query = [
+        parameter("query", "limit", default=settings.page_size),
+        parameter("query", "offset", default=0),
+        parameter("query", "after", pattern=PROPERTIES[model.PUBLIC_ID]["pattern"]),
+        *(parameter("query", name) for name in ("accountid", "all")),
+    ]
     rows = {"type": ["array", "null"], "items": reference(model.__name__)}
     name = f"list{model.__name__}s"
     described = operation(name, "administrator", 200, rows, LISTING, query)

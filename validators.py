@@ -13,8 +13,7 @@ from errors import ServiceError
 
 APPID = re.compile("[A-Za-z0-9._-]{1,64}")
 IDENTIFIERS = {p: re.compile(f"{p}_[0-9a-f]{{16}}") for p in ("acct", "prof", "sess")}
-LARGEST_INTEGER = 2**63 - 1
-"""The largest LIMIT and OFFSET of SQLite; MySQL's are larger."""
+LARGEST_INTEGER = 2**63 - 1  # the largest LIMIT and OFFSET of SQLite; MySQL's are larger
 
 
 def is_identifier(prefix: str, text: object) -> bool:
@@ -121,42 +120,24 @@ def profile_values(
         raise ServiceError(first[0]) from None
 
 
-class WholeNumber(fields.Integer):
-    """A whole number: ASCII digits, or an int in-process."""
-
-    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> int:
-        if type(value) is int:
-            return value
-        digits = isinstance(value, str) and re.fullmatch("0*([0-9]{1,19})", value)
-        if not digits:
-            raise self.make_error("invalid")
-        return int(digits[1])  # without leading zeros: int() refuses more than 4,300 digits
-
-
-@lru_cache(maxsize=8)
-def listing_schema(page_size: int) -> Schema:
-    """Return the schema of a listing's query, built once for each page size."""
-    size = validate.Range(0, LARGEST_INTEGER)
-    row: dict[str, Any] = {
-        "limit": WholeNumber(load_default=page_size, validate=size),
-        "offset": WholeNumber(load_default=0, validate=size),
-        "after": fields.String(validate=validate.Regexp(r"(prof|sess)_[0-9a-f]{16}\Z")),
-        "accountid": fields.String(),
-        "all": fields.Raw(),
-    }
-    return Schema.from_dict(row)(unknown=EXCLUDE)
-
-
 def listing_query(given: Mapping[str, Any], *, page_size: int) -> dict[str, Any]:
     """Return the checked query. An empty parameter counts as not given; ``all`` replaces
-    ``limit`` and ``offset``.
+    ``limit`` and ``offset``, which are ASCII digits or, in-process, numbers.
 
-    Raises ServiceError: invalid-limit, invalid-offset, invalid-after.
+    Raises ServiceError: invalid-limit, invalid-offset, invalid-after, invalid-accountid.
     """
     query = {k: v for k, v in given.items() if v is not None and v is not False and v != ""}
     if query.get("all"):
         query |= {"limit": LARGEST_INTEGER, "offset": 0}
-    try:
-        return listing_schema(page_size).load(query)
-    except ValidationError as error:
-        raise ServiceError(f"invalid-{next(iter(error.messages_dict))}") from None
+    for name, default in (("limit", page_size), ("offset", 0)):
+        value = query.get(name, default)
+        if isinstance(value, str) and (digits := re.fullmatch("0*([0-9]{1,19})", value)):
+            value = int(digits[1])  # without leading zeros: int() refuses more than 4,300 digits
+        if type(value) is not int or not 0 <= value <= LARGEST_INTEGER:
+            raise ServiceError(f"invalid-{name}")
+        query[name] = value
+    if "after" in query and not any(is_identifier(p, query["after"]) for p in ("prof", "sess")):
+        raise ServiceError("invalid-after")
+    if not isinstance(query.get("accountid", ""), str):
+        raise ServiceError("invalid-accountid")
+    return query
