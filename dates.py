@@ -6,6 +6,8 @@ from datetime import date, datetime
 from dateutil import parser
 
 ISO_DATE = re.compile(r"(\d{4}-\d\d-\d\d|\d{8}|\d{4}-?W\d\d-?[1-7]|\d{4}-?\d{3})(?:[T ].*)?")
+DEFAULTS = (datetime(2001, 1, 1), datetime(2002, 12, 28))
+"""What dateutil fills missing parts in from: a complete date gives the same result with both."""
 
 
 class FullYears(parser.parserinfo):  # type: ignore[misc]
@@ -18,44 +20,26 @@ class FullYears(parser.parserinfo):  # type: ignore[misc]
 
 
 def parse_date(text: str) -> date:
-    """Return the complete date in the text, ISO 8601 first; a time after the date is ignored.
+    """Return the complete date in the text, ISO 8601 first, or else such as "31 January 1950".
 
-    Raises ValueError.
+    A time after the date is ignored. Raises ValueError.
     """
     if len(text) > 64 or not text.isascii() or text.startswith(("+", "-")):
         # No written date is longer. dateutil reads English only, and ignores the sign of a year.
         raise ValueError("not a date")
-    return iso_date(text) or written_date(text)
-
-
-def iso_date(text: str) -> date | None:
-    """Return the date of an ISO 8601 text, or None."""
-    match = ISO_DATE.fullmatch(text)
-    if not match:
-        return None
     try:
-        parser.isoparse(text.replace(" ", "T", 1))
-        if "W" in text:
-            date.fromisoformat(match[1])  # isoparse takes a week 53 in every year
-        return parser.isoparse(match[1]).date()
+        if match := ISO_DATE.fullmatch(text):
+            parser.isoparse(text.replace(" ", "T", 1))
+            if "W" in text:
+                date.fromisoformat(match[1])  # isoparse takes a week 53 in every year
+            return parser.isoparse(match[1]).date()
     except (ValueError, OverflowError):
-        return None  # such as 1950-01-31 10:30 PM, which is a written date
-
-
-def written_date(text: str) -> date:
-    """Return the date of a text such as "31 January 1950". Raises ValueError.
-
-    dateutil fills missing parts in from a default. So the text is read with two defaults that
-    differ in year, month and day: a complete date gives the same result with both.
-    """
-    readings = set()
-    for default in (datetime(2001, 1, 1), datetime(2002, 12, 28)):
-        try:
-            moment = parser.parse(text, FullYears(), default=default, ignoretz=True)
-            readings.add(moment.date())
-        except Exception as error:  # dateutil documents ValueError; decimal's errors get out too
-            raise ValueError("not a date") from error
-    day = readings.pop()
-    if readings or not re.search(rf"(?<!\d){day.year:04}(?!\d)", text):
+        pass  # such as 1950-01-31 10:30 PM, which is no ISO 8601
+    try:
+        found = {parser.parse(text, FullYears(), default=d, ignoretz=True).date() for d in DEFAULTS}
+    except Exception as error:  # dateutil documents ValueError; decimal's errors get out too
+        raise ValueError("not a date") from error
+    day = found.pop()
+    if found or not re.search(rf"(?<!\d){day.year:04}(?!\d)", text):
         raise ValueError("not a complete date")
     return day
