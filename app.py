@@ -8,7 +8,7 @@ from secrets import token_hex
 from typing import Any
 
 from click import ClickException, get_current_context
-from flask import Flask, Response, current_app, has_app_context, has_request_context, request
+from flask import Flask, Response, current_app, has_app_context, request
 from flask.logging import default_handler
 from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as WerkzeugResponse
@@ -34,9 +34,8 @@ class RequestLines(logging.Formatter):
     """Begins each line of a record with the id of the request, so that none can be forged."""
 
     def format(self, record: logging.LogRecord) -> str:
-        id = (
-            f"request_id={request.environ['profiles.request_id']} " if has_request_context() else ""
-        )
+        # Outside of a request, `request` is false.
+        id = f"request_id={request.environ['profiles.request_id']} " if request else ""
         return "\n".join(id + line for line in super().format(record).splitlines())
 
 

@@ -71,11 +71,18 @@ def load(variables: Mapping[str, object]) -> Settings:
     if not APPID.fullmatch(values["APPID"]):
         raise SettingError("APPID", values["APPID"], f"must match {APPID.pattern}")
     number_of_workers(variables)
+    bounds = []
+    for name in LENGTHS:
+        least = whole_number(values, f"MINIMUM_{name}", least=0)
+        most = whole_number(values, f"MAXIMUM_{name}")
+        if least > most:
+            raise SettingError(f"MINIMUM_{name}", least, f"is over MAXIMUM_{name}={most}")
+        bounds.append((least, most))
     return Settings(
         appid=values["APPID"],
         database_url=database_url(values["DATABASE_URL"]),
         user_profile_fields=profile_fields(values["USER_PROFILE_FIELDS"]),
-        lengths=tuple(length_bounds(values, name) for name in LENGTHS),
+        lengths=tuple(bounds),
         page_size=whole_number(values, "PAGE_SIZE"),
         maximum_post_data_length=whole_number(values, "MAXIMUM_POST_DATA_LENGTH"),
     )
@@ -90,22 +97,11 @@ def number_of_workers(variables: Mapping[str, object]) -> int:
     return whole_number({"WEB_CONCURRENCY": str(given)}, "WEB_CONCURRENCY", 1, 1000)
 
 
-def whole_number(
-    values: Mapping[str, str], name: str, least: int = 1, most: int = 2**31 - 1
-) -> int:
+def whole_number(values: dict[str, str], name: str, least: int = 1, most: int = 2**31 - 1) -> int:
     """Return the variable as a number within the bounds. Raises SettingError."""
     if re.fullmatch("[0-9]{1,10}", values[name]) and least <= int(values[name]) <= most:
         return int(values[name])
     raise SettingError(name, values[name], f"must be a whole number from {least} to {most}")
-
-
-def length_bounds(values: Mapping[str, str], name: str) -> tuple[int, int]:
-    """Return the inclusive length bounds of a field, in Unicode characters. Raises SettingError."""
-    minimum = whole_number(values, f"MINIMUM_{name}", least=0)
-    maximum = whole_number(values, f"MAXIMUM_{name}")
-    if minimum > maximum:
-        raise SettingError(f"MINIMUM_{name}", minimum, f"is over MAXIMUM_{name}={maximum}")
-    return minimum, maximum
 
 
 def profile_fields(value: str) -> tuple[str, ...]:
