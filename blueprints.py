@@ -111,8 +111,8 @@ def sign_in() -> SignedIn:
     return caller
 
 
-def body() -> dict[str, Any]:
-    """Return the body of the request, of any of the three kinds; no body is an empty one."""
+def body() -> Any:
+    """Return the body of the request: a form, or any value as JSON; no body is an empty form."""
     try:
         text = whole_text()
         if not text:
@@ -126,14 +126,11 @@ def body() -> dict[str, Any]:
             return {name: value.encode("latin-1").decode() for name, value in form.items()}
         if not request.is_json:
             raise ServiceError("unsupported-media-type")
-        values = orjson.loads(text)
+        return orjson.loads(text)
     except RequestEntityTooLarge as error:
         raise ServiceError("body-too-large") from error
     except (ValueError, KeyError, ParseException) as error:  # the last: gunicorn's, of chunks
         raise ServiceError("invalid-body") from error
-    if not isinstance(values, dict):
-        raise ServiceError("invalid-body")
-    return values
 
 
 class PlainParts(MultiPartParser):
@@ -151,8 +148,7 @@ def whole_text() -> bytes:
     text = request.get_data()
     if len(text) < (request.content_length or 0):  # the client sent less
         raise ServiceError("invalid-body")
-    chunked = request.environ.get("wsgi.input_terminated")
-    most = current_app.config["MAX_CONTENT_LENGTH"]
+    chunked, most = request.environ.get("wsgi.input_terminated"), request.max_content_length
     if chunked and len(text) == most and request.environ["wsgi.input"].read(1):
         raise ServiceError("body-too-large")
     return text
