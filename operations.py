@@ -8,6 +8,8 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+from marshmallow import ValidationError
+
 import models
 from accounts import SignedIn
 from config import Settings
@@ -15,7 +17,7 @@ from database import connection, write
 from errors import ServiceError
 from listings import Page, read_page
 from models import Account, ListedModel, Profile, Row, Session, find, update
-from validators import APPID, is_identifier, listing_query, profile_values
+from validators import APPID, is_identifier, listing_query, profile_schema
 
 Caller = Any
 """The account that makes the call: an object with ``accountid`` and ``administrator``."""
@@ -144,5 +146,11 @@ def checked_appid(appid: str | None) -> str:
 def checked_fields(body: Body, names: Iterable[str] | None, *, creating: bool) -> dict[str, Any]:
     """Return the values to store, by property. Raises ServiceError for the first that fails."""
     fields = settings().user_profile_fields if names is None else tuple(names)
-    given = body() if callable(body) else {} if body is None else body
-    return profile_values(given, fields, settings().lengths, creating=creating)
+    given: object = body() if callable(body) else {} if body is None else body
+    if not isinstance(given, Mapping):
+        raise ServiceError("invalid-body")
+    try:
+        return profile_schema(fields, settings().lengths, creating=creating).load(given)
+    except ValidationError as error:
+        first = next(iter(error.messages_dict.values()))  # they are in the order of the fields
+        raise ServiceError(first[0]) from None

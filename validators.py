@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from email_validator import validate_email
-from marshmallow import EXCLUDE, Schema, ValidationError, fields, validate
+from marshmallow import EXCLUDE, Schema, fields, validate
 
 from dates import parse_date
 from errors import ServiceError
@@ -79,45 +79,31 @@ class Address(Text):
         return text
 
 
-def profile_field(field: str, lengths: Lengths, *, creating: bool) -> Text:
-    """Return the marshmallow field of an input field, by its rule in the catalogue."""
-    code, rule = f"invalid-{field}", CATALOGUE[field].rule
-    rules: list[validate.Validator] = [validate.Length(min=1, error=code)]
-    if rule == "email":
-        rules.append(validate.Regexp("^[^@]+@", error=code))
-    elif rule == "name":
-        least, most = lengths[BOUNDED_FIELDS.index(field)]
-        rules.append(validate.Length(least, most, error=f"{code}-length"))
-    kind = {"date": Date, "email": Address if creating else Text}.get(rule, Text)
-    codes: dict[str, Any] = dict.fromkeys(("required", "null", "invalid"), code)
-    return kind(data_key=field, required=True, validate=rules, error_messages=codes)
-
-
 @lru_cache(maxsize=256)
 def profile_schema(names: tuple[str, ...], lengths: Lengths, *, creating: bool) -> Schema:
-    """Return the schema of a list of input fields, built once for each list and operation."""
-    row: dict[str, Any] = {
-        CATALOGUE[name].property: profile_field(name, lengths, creating=creating) for name in names
-    }
+    """Return the schema of these input fields, by their rules, built once for each list of them.
+
+    Its messages are the codes. Raises ServiceError for a name that is not in the catalogue.
+    """
+    kinds = {"date": Date, "email": Address if creating else Text}
+    row: dict[str, Any] = {}
+    for name in names:
+        code = f"invalid-{name}"
+        if name not in CATALOGUE:
+            raise ServiceError(code)
+        property, rule, _ = CATALOGUE[name]
+        rules: list[validate.Validator] = [validate.Length(min=1, error=code)]
+        if rule == "email":
+            rules.append(validate.Regexp("^[^@]+@", error=code))
+        elif rule == "name":
+            least, most = lengths[BOUNDED_FIELDS.index(name)]
+            rules.append(validate.Length(least, most, error=f"{code}-length"))
+        codes: dict[str, Any] = dict.fromkeys(("required", "null", "invalid"), code)
+        kind = kinds.get(rule, Text)
+        row[property] = kind(data_key=name, required=True, validate=rules, error_messages=codes)
     if creating:
         row["default"] = fields.Raw(allow_none=True)
     return Schema.from_dict(row)(unknown=EXCLUDE)
-
-
-def profile_values(
-    body: object, names: tuple[str, ...], lengths: Lengths, *, creating: bool
-) -> dict[str, Any]:
-    """Return the checked values by property. Raises ServiceError for the first field that fails."""
-    if not isinstance(body, Mapping):
-        raise ServiceError("invalid-body")
-    for name in names:
-        if name not in CATALOGUE:
-            raise ServiceError(f"invalid-{name}")
-    try:
-        return profile_schema(names, lengths, creating=creating).load(body)
-    except ValidationError as error:
-        first = next(iter(error.messages_dict.values()))  # they are in the order of the names
-        raise ServiceError(first[0]) from None
 
 
 def listing_query(given: Mapping[str, Any], *, page_size: int) -> dict[str, Any]:
