@@ -20,7 +20,6 @@ from commands import commands
 from database import bind, connection, db
 from errors import ServiceError
 
-RETRY_SECONDS = "2"
 HTTP_CODES = {404: "not-found", 405: "method-not-allowed", 500: "internal-error"}
 """The codes of the errors that Flask raises by itself. Any other is invalid-body."""
 REQUEST_ID = re.compile("[A-Za-z0-9._-]{1,128}")
@@ -102,7 +101,7 @@ def service_error(error: ServiceError) -> Response:
     if error.status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
     if error.status == 503:
-        response.headers["Retry-After"] = RETRY_SECONDS
+        response.headers["Retry-After"] = "2"  # seconds
         current_app.logger.error("database unavailable: %s", error.__cause__)
     return response
 

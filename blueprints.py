@@ -82,8 +82,7 @@ def description_endpoint() -> Response:
     """Describe this deployment."""
     from openapi import describe  # not needed to serve, so not loaded to serve
 
-    views = current_app.view_functions
-    rules = current_app.url_map.iter_rules()
+    views, rules = current_app.view_functions, current_app.url_map.iter_rules()
     summaries = {rule.rule: views[rule.endpoint].__doc__ for rule in rules}
     return json_response(describe(operations.settings(), summaries))
 
@@ -122,7 +121,8 @@ def body() -> Any:
             return dict(reversed(pairs))  # the first of a name counts
         if request.mimetype == "multipart/form-data":
             boundary = request.mimetype_params["boundary"].encode("ascii")
-            form, _ = PlainParts().parse(BytesIO(text), boundary, len(text))
+            parts = PlainParts(lambda *args, **kwargs: BytesIO())  # files are ignored
+            form, _ = parts.parse(BytesIO(text), boundary, len(text))
             return {name: value.encode("latin-1").decode() for name, value in form.items()}
         if not request.is_json:
             raise ServiceError("unsupported-media-type")
@@ -138,9 +138,6 @@ class PlainParts(MultiPartParser):
 
     def get_part_charset(self, headers: Headers) -> str:
         return "latin-1"
-
-    def start_file_streaming(self, event: Any, total_content_length: int | None) -> BytesIO:
-        return BytesIO()  # files are ignored
 
 
 def whole_text() -> bytes:
