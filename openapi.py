@@ -109,15 +109,14 @@ def body_operation(verb: str, target: str, status: int, settings: Settings) -> t
     JSON is the first media type, because clients take the first. The forms, in which every value
     is a text, have a schema of their own: generated clients choose the type by the body's class.
     """
-    schema: Any = profile_schema(
-        settings.user_profile_fields, settings.lengths, creating=verb == "create"
-    )
+    creating = verb == "create"
+    schema: Any = profile_schema(settings.user_profile_fields, settings.lengths, creating=creating)
     body: Json = CONVERTER.schema2jsonschema(schema)
     fields: Json = body["properties"]
     for name, text in settings.example_body().items():
         fields[name] |= RULES[CATALOGUE[name].rule] | {"examples": [text]}
     texts = {**fields}
-    if verb == "create":
+    if creating:
         fields["default"], texts["default"] = DEFAULT_IN_JSON, DEFAULT_IN_FORMS
     example = {name: fields[name]["examples"][0] for name in fields}
     content = {JSON: {"schema": reference(f"{verb.capitalize()}Profile"), "example": example}}
@@ -141,8 +140,7 @@ def listing_operation(model: ListedModel, settings: Settings) -> Json:
         *(parameter("query", name) for name in ("accountid", "all")),
     ]
     rows = {"type": ["array", "null"], "items": reference(model.__name__)}
-    name = f"list{model.__name__}s"
-    described = operation(name, "administrator", 200, rows, LISTING, query)
+    described = operation(f"list{model.__name__}s", "administrator", 200, rows, LISTING, query)
     described["responses"]["200"]["headers"] = {"Link": LINK}
     return described
 
@@ -163,10 +161,9 @@ def operation(
             "content": {JSON: {"schema": reference("Error"), "examples": examples}},
         }
     described = {"operationId": name, "tags": [tag], "responses": responses}
-    if 401 not in errors:
-        return described | {"security": []}
     parameters = [*query, parameter("header", "X-Appid")]
-    return described | {"parameters": parameters, "security": [{"session": []}]}
+    signed_in = {"parameters": parameters, "security": [{"session": []}]}
+    return described | (signed_in if 401 in errors else {"security": []})
 
 
 def parameter(place: str, name: str, **schema: Any) -> Json:
