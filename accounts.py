@@ -15,7 +15,7 @@ from peewee import Expression, Field, Query
 import models
 from database import Statement, db, parameter, write
 from errors import ServiceError
-from models import Account, ListedModel, Profile, Row, Session, find, select_row, update
+from models import Account, ListedModel, Profile, Row, Session, as_objects, find, select_row, update
 
 BEARER = re.compile("bearer +([0-9a-f]{64})", re.IGNORECASE)
 BATCH = 1_000
@@ -93,7 +93,7 @@ def find_accounts(email: str, appid: str) -> dict[str, Any]:
             if of_appid == appid and wanted in [each.casefold() for each in emails if each]:
                 found[accountid] = None
     found_rows = (row for each in found for row in select_row(Account, key=each))
-    return {"object": "accounts", "data": Account.as_objects(found_rows)}
+    return {"object": "accounts", "data": as_objects(Account, found_rows)}
 
 
 def create_session(accountid: str, duration: int) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def create_session(accountid: str, duration: int) -> dict[str, Any]:
     token, appid = token_hex(32), find(Account, accountid)["appid"]
     session = {"sessionid": models.identifier("sess"), "appid": appid, "accountid": accountid}
     session |= {"tokenHash": token_hash(token), "csrfToken": token_hex(32), "duration": duration}
-    return {**Session.as_objects([write(store)])[0], "token": token}
+    return {**as_objects(Session, [write(store)])[0], "token": token}
 
 
 def end_session(sessionid: str) -> dict[str, Any]:

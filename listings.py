@@ -8,7 +8,7 @@ from peewee import Query
 
 from database import Statement, connection, db, parameter
 from errors import ServiceError
-from models import ListedModel, Row, public_columns
+from models import ListedModel, Row, as_objects, public_columns
 from validators import LARGEST_INTEGER
 
 BATCH = 100
@@ -40,7 +40,7 @@ def read_page(model: ListedModel, scope: dict[str, str], query: dict[str, Any]) 
         rows = read_rows(model, scope, **bound, **skip, count=size + 1)
         if after and not rows and not select_cursor(model, **bound).fetchone():
             raise ServiceError("invalid-after")
-        first = model.as_objects(rows[:size])
+        first = as_objects(model, rows[:size])
         if limit == size or len(rows) <= size:
             return Page(first, next=rows[size - 1][1] if len(rows) > size else None)
         # Rows from this moment on may be committed late. Of all rows, none is one too many.
@@ -62,7 +62,7 @@ def read_page(model: ListedModel, scope: dict[str, str], query: dict[str, Any]) 
             kept = [r for r in batch if r[0] >= last and (r[0] <= moment or r[0] in known)][:left]
             left -= len(kept)
             if kept:
-                yield model.as_objects(kept)
+                yield as_objects(model, kept)
 
     return Page(first, further_batches(), cursor)
 

@@ -44,26 +44,7 @@ LISTING_INDEXES = ((("appid", "id"), False), (("appid", "accountid", "id"), Fals
 """For the listing of an application and that of an account; neither is unique."""
 
 
-class Shown:
-    """What the tables share: their rows as the objects of the interface."""
-
-    PREFIX: str
-    PUBLIC_ID: str
-    UNSTORED: dict[str, Any]
-    """Properties without a column: ``object``, which comes second, and those before createdAt."""
-
-    @classmethod
-    def as_objects(cls, rows: Iterable[Row]) -> list[dict[str, Any]]:
-        """Return the rows as the objects of the interface, properties in its order."""
-        names, blank = object_names(cls)  # type: ignore[arg-type]
-        objects, width = [], len(names)
-        for row in rows:
-            objects.append(each := blank.copy())
-            each.update(zip(names, row[-width:]))  # noqa: B905 (strict is a fifth slower)
-        return objects
-
-
-class Account(Shown, Table):
+class Account(Table):
     PREFIX, PUBLIC_ID = "acct", "accountid"
     UNSTORED = {"object": "account"}
 
@@ -74,14 +55,8 @@ class Account(Shown, Table):
     createdAt = AsciiField()
     updatedAt = AsciiField()
 
-    @classmethod
-    def as_objects(cls, rows: Iterable[Row]) -> list[dict[str, Any]]:
-        """Return the rows as objects; both databases store the boolean as a number."""
-        objects = super().as_objects(rows)
-        return [each | {"administrator": bool(each["administrator"])} for each in objects]
 
-
-class Profile(Shown, Table):
+class Profile(Table):
     PREFIX, PUBLIC_ID = "prof", "profileid"
     UNSTORED = {"object": "profile", "fields": None}
 
@@ -106,7 +81,7 @@ class Profile(Shown, Table):
         indexes = ((("profileid",), True), *LISTING_INDEXES)
 
 
-class Session(Shown, Table):
+class Session(Table):
     PREFIX, PUBLIC_ID = "sess", "sessionid"
     UNSTORED = {"object": "session", "ended": None}
 
@@ -126,14 +101,6 @@ class Session(Shown, Table):
     class Meta:
         indexes = ((("sessionid",), True), (("tokenHash",), True), *LISTING_INDEXES)
 
-    @classmethod
-    def as_objects(cls, rows: Iterable[Row]) -> list[dict[str, Any]]:
-        """Return the rows as objects; a session has ended when it was ended or has expired."""
-        moment, objects = timestamp(time.time_ns()), super().as_objects(rows)
-        for each in objects:
-            each["ended"] = each.pop("endedAt") is not None or each["expiresAt"] <= moment
-        return objects
-
 
 ListedModel = type[Profile] | type[Session]
 AnyModel = type[Account] | ListedModel
@@ -147,10 +114,30 @@ def public_columns(model: AnyModel) -> list[Field]:
 
 @cache
 def object_names(model: AnyModel) -> tuple[list[str], dict[str, Any]]:
-    """Return the names of the public columns but the id, and an object without values."""
+    """Return the names of the public columns but the id, and an object without values.
+
+    The properties without a column, UNSTORED, come before createdAt, but ``object`` comes second.
+    """
     names = [column.name for column in public_columns(model) if column.name != "id"]
     order = [names[0], "object", *names[1:-2], *model.UNSTORED, *names[-2:]]
     return names, dict.fromkeys(order) | model.UNSTORED
+
+
+def as_objects(model: AnyModel, rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """Return the rows as the objects of the interface, properties in its order."""
+    names, blank = object_names(model)
+    objects, width = [], len(names)
+    for row in rows:
+        objects.append(each := blank.copy())
+        each.update(zip(names, row[-width:]))  # noqa: B905 (strict is a fifth slower)
+    if model is Account:  # both databases store a boolean as a number
+        for each in objects:
+            each["administrator"] = bool(each["administrator"])
+    if model is Session:  # which has ended when it was ended or has expired
+        moment = timestamp(time.time_ns())
+        for each in objects:
+            each["ended"] = each.pop("endedAt") is not None or each["expiresAt"] <= moment
+    return objects
 
 
 def find(model: AnyModel, identifier: str | None, appid: str | None = None) -> dict[str, Any]:
@@ -158,17 +145,17 @@ def find(model: AnyModel, identifier: str | None, appid: str | None = None) -> d
 
     Raises ServiceError, such as invalid-accountid: 400 when not given, 404 when unknown.
     """
-    known = is_identifier(model.PREFIX, identifier)
-    found = model.as_objects(select_row(model, key=identifier).fetchall() if known else [])
+    rows = select_row(model, key=identifier) if is_identifier(model.PREFIX, identifier) else []
+    found = as_objects(model, rows)
     if not found or appid not in (None, found[0]["appid"]):
         raise ServiceError(f"invalid-{model.PUBLIC_ID}", 404 if identifier else 400)
     return found[0]
 
 
 @Statement
-def select_row(model: AnyModel, *names: str) -> Query:
-    columns = [getattr(model, name) for name in names] or public_columns(model)
-    return model.select(*columns).where(getattr(model, model.PUBLIC_ID) == parameter("key"))
+def select_row(model: AnyModel) -> Query:
+    key = getattr(model, model.PUBLIC_ID)
+    return model.select(*public_columns(model)).where(key == parameter("key"))
 
 
 def update(model: AnyModel, identifier: str, **changes: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from apispec.ext.marshmallow.openapi import OpenAPIConverter
 
 from config import Settings
 from errors import STATUSES
-from models import ListedModel, Profile, Session, public_columns
+from models import ListedModel, Profile, Session, as_objects, public_columns
 from validators import APPID, CATALOGUE, IDENTIFIERS, LARGEST_INTEGER, Address, profile_schema
 
 Json = dict[str, Any]
@@ -82,7 +82,7 @@ def describe(settings: Settings, summaries: Mapping[str, str | None]) -> Json:
             described["summary"] = summaries[path]
     objects = {"Health": ["object", "status"], "Error": ["object", "message"]}
     for model in (Profile, Session):
-        objects[model.__name__] = [*model.as_objects([("",) * len(public_columns(model))])[0]]
+        objects[model.__name__] = [*as_objects(model, [("",) * len(public_columns(model))])[0]]
     schemas = {"UpdateProfile": update, "CreateProfile": create}
     for name, required in objects.items():
         properties = {each: TEXT | PROPERTIES[each] for each in required}

@@ -16,7 +16,7 @@ from config import Settings
 from database import connection, write
 from errors import ServiceError
 from listings import Page, read_page
-from models import Account, ListedModel, Profile, Row, Session, find, update
+from models import Account, ListedModel, Profile, Row, Session, as_objects, find, update
 from validators import APPID, is_identifier, listing_query, profile_schema
 
 Caller = Any
@@ -95,7 +95,7 @@ def create_profile(
         default = wish == "true" or wish is True
         values |= {"profileid": models.identifier("prof"), "appid": appid, "accountid": accountid}
         row = write(store, atomic=default)
-    return Profile.as_objects([row])[0]
+    return as_objects(Profile, [row])[0]
 
 
 def list_rows(

@@ -17,7 +17,7 @@ from serving import free_port, wait_until
 
 import config
 from database import bind, connection, db
-from models import Account, Profile, Session, identifier, public_columns, timestamp
+from models import Account, Profile, Session, as_objects, identifier, public_columns, timestamp
 
 STARTS = itertools.count(1_700_000_000_000_000_000, 10**12)
 """When the rows of each ``fill`` begin, in nanoseconds: in the past, 1,000 seconds apart."""
@@ -106,7 +106,7 @@ def fill(model, appid, count, *, accountid=None, step=300_000):
     with connection(), db.atomic():
         db.cursor().executemany(insert, [tuple(row.values()) for row in rows])
     columns = public_columns(model)
-    return model.as_objects(tuple(row[column] for column in columns) for row in reversed(rows))
+    return as_objects(model, [[row[column] for column in columns] for row in reversed(rows)])
 
 
 def new_row(model, moment, appid, accountid):

@@ -26,7 +26,7 @@ from databases import (
 )
 from serving import ALL_FIELDS, PROFILES, Person, at_once, wait_until
 
-from models import Profile, public_columns
+from models import Profile, as_objects, public_columns
 
 pytestmark = pytest.mark.long
 
@@ -76,7 +76,7 @@ def stored(url, folder):
         url = f"sqlite:///{copy / path.name}"
     with database_at(url):
         rows = Profile.select(*public_columns(Profile)).order_by(Profile.id.desc()).tuples()
-        return Profile.as_objects(rows), default_profiles()
+        return as_objects(Profile, rows), default_profiles()
 
 
 def assert_stored(url, folder, people, acknowledged):
