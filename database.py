@@ -15,7 +15,7 @@ import os
 import random
 import sqlite3
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -37,10 +37,9 @@ AWAY = tuple(
 """Peewee translates the drivers' errors of statements, but not those of fetching rows."""
 NO_TABLE = (1046, 1146)
 """MySQL's errors for a database or a table that does not exist."""
-ROLLED_BACK = (1020, 1205, 1213)
-"""MySQL's errors for a changed row, a long wait, and a deadlock or a conflict in a cluster."""
-MADE_ELSEWHERE = (*ROLLED_BACK, 1050, 1061, 1684)
-"""And for a table or an index that another process has made, or is changing just now."""
+REPEATED = (1020, 1205, 1213, 1050, 1061, 1684)
+"""MySQL's errors for a changed row, a long wait, and a deadlock or a conflict in a cluster; and
+for a table or an index that another process has made, or is changing just now."""
 TABLE_SECONDS = 60
 
 db = peewee.DatabaseProxy()
@@ -109,29 +108,23 @@ def first_cause(error: BaseException) -> BaseException:
     return error
 
 
-def write(work: Callable[[], Result], *, atomic: bool = False) -> Result:
+def write(
+    work: Callable[[], Result], *, atomic: bool = False, seconds: float = LOCK_SECONDS
+) -> Result:
     """Do the work, which writes, and return what it returns.
 
-    ``atomic`` for work of several statements: all of them are stored, or none. Work that was
-    rolled back whole is repeated, but not within a transaction of the caller's.
+    ``atomic`` for work of several statements: all of them are stored, or none. Work that fails
+    with one of the REPEATED errors is done again, for so many seconds, but not within a
+    transaction of the caller's.
     """
-
-    def attempt() -> Result:
-        with db.write_turn(), db.atomic() if atomic else nullcontext():
-            return work()
-
-    return repeated(attempt, ROLLED_BACK, LOCK_SECONDS)
-
-
-def repeated(work: Callable[[], Result], numbers: Container[int], seconds: float) -> Result:
-    """Return what the work returns; while it fails with one of MySQL's errors, do it again."""
     deadline = time.monotonic() + seconds
     while True:
         try:
-            return work()
+            with db.write_turn(), db.atomic() if atomic else nullcontext():
+                return work()
         except PeeweeException as error:
             number = (*first_cause(error).args, None)[0]
-            if number not in numbers or db.in_transaction() or time.monotonic() > deadline:
+            if number not in REPEATED or db.in_transaction() or time.monotonic() > deadline:
                 raise
         time.sleep(random.uniform(0.001, 0.02))
 
@@ -141,26 +134,25 @@ def create_tables() -> None:
 
     Raises peewee.OperationalError for a table that lacks a column.
     """
-    repeated(create_missing, MADE_ELSEWHERE, TABLE_SECONDS)
+    write(create_missing, seconds=TABLE_SECONDS)
     db.obj.tables_made = True
 
 
 def create_missing() -> None:
     """Make the tables and indexes that are missing, and check the columns."""
-    with db.write_turn():
-        db.prepare()
-        for model in Table.__subclasses__():
-            model._meta.table_settings = db.table_settings
-            model.create_table()
-            table, there = model._meta.table_name, db.index_names(model._meta.table_name)
-            for names, unique in model._meta.indexes:
-                if "_".join((table, *names)) not in there:
-                    fields = [model._meta.fields[name] for name in names]
-                    db.execute(model.index(*fields, unique=unique, safe=False))
-            columns = db.execute_sql(f"SELECT * FROM {table} LIMIT 0").description
-            missing = model._meta.columns.keys() - {column[0] for column in columns}
-            if missing:
-                raise peewee.OperationalError(f"table {table} lacks {', '.join(sorted(missing))}")
+    db.prepare()
+    for model in Table.__subclasses__():
+        model._meta.table_settings = db.table_settings
+        model.create_table()
+        table, there = model._meta.table_name, db.index_names(model._meta.table_name)
+        for names, unique in model._meta.indexes:
+            if "_".join((table, *names)) not in there:
+                fields = [model._meta.fields[name] for name in names]
+                db.execute(model.index(*fields, unique=unique, safe=False))
+        columns = db.execute_sql(f"SELECT * FROM {table} LIMIT 0").description
+        missing = model._meta.columns.keys() - {column[0] for column in columns}
+        if missing:
+            raise peewee.OperationalError(f"table {table} lacks {', '.join(sorted(missing))}")
 
 
 def parameter(name: str) -> peewee.Value:
