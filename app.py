@@ -83,7 +83,7 @@ def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
         active = current_app.config.get("SETTINGS") if has_app_context() else None
         return active if isinstance(active, config.Settings) else settings
 
-    operations.bind(settings_of_call)
+    operations.source = settings_of_call
     if not get_current_context(silent=True):
         try:
             with connection():  # which makes the tables

@@ -25,12 +25,7 @@ Body = Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None
 """The input fields and their values, or a function that reads them once the target is checked."""
 
 source: Callable[[], Settings] | None = None
-
-
-def bind(settings_of_call: Callable[[], Settings]) -> None:
-    """Let the function provide the settings of each call."""
-    global source
-    source = settings_of_call
+"""Returns the settings of each call; create_app() sets it."""
 
 
 def settings() -> Settings:
@@ -53,7 +48,6 @@ def update_profile(
     ``user_profile_fields`` replaces the configured list for this call. Raises ServiceError:
     invalid-profileid, invalid-account, or the code of the first field that fails.
     """
-
     appid = checked_appid(appid)
     with connection():
         profile = find(Profile, profileid, appid)
