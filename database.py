@@ -64,7 +64,7 @@ def bind(url: DatabaseURL) -> None:
 
 
 os.register_at_fork(
-    before=lambda: db.obj and db.before_fork(), after_in_child=lambda: db.obj and db.after_fork()
+    before=lambda: db.obj and db.before_fork(), after_in_child=lambda: db.obj and db.begin_process()
 )
 
 

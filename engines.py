@@ -54,18 +54,21 @@ class OneForEachThread(peewee.Database):
 
     tables_made = False
     table_settings: list[str] | None = None
+    own: Any = None  # what each thread has of its own: the closer of its connection
     write_turn: Any = nullcontext  # for the block of a writer; InnoDB locks rows
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.begin_process()
         # Private: Peewee connects one thread at a time. With a server that hangs, the fourth
         # thread would wait for four time-outs. What the lock guards belongs to one thread.
         self._lock = nullcontext()
+        self.begin_process()
 
     def begin_process(self) -> None:
-        """Let no thread have a connection or a turn."""
-        self.own, self.turn_of_thread = threading.local(), threading.Lock()
+        """Let no thread have a connection or a turn; a parent's are neither used nor closed."""
+        self.inherited, self.own = self.own, threading.local()
+        self.turn_of_thread = threading.Lock()
+        self.dispose()
 
     def connect(self, reuse_if_open: bool = False) -> bool:
         opened = super().connect(reuse_if_open)
@@ -78,12 +81,6 @@ class OneForEachThread(peewee.Database):
         if not self.in_transaction():
             self.close()
 
-    def after_fork(self) -> None:
-        """In a forked child, keep the parent's connection, but neither use nor close it."""
-        self.inherited = self.own
-        self.begin_process()
-        self.dispose()
-
 
 class SQLite(OneForEachThread, peewee.SqliteDatabase):
     """SQLite in WAL mode, where a commit returns once it is on the disk."""
@@ -93,8 +90,8 @@ class SQLite(OneForEachThread, peewee.SqliteDatabase):
 
     def __init__(self, url: DatabaseURL) -> None:
         path = str(PROJECT / url.name)  # an absolute path stays as it is
-        durable = {"synchronous": "FULL"}
-        super().__init__(path, durable, timeout=LOCK_SECONDS, check_same_thread=False)
+        pragmas = {"synchronous": "FULL"}
+        super().__init__(path, pragmas, timeout=LOCK_SECONDS, check_same_thread=False)
 
     def connect(self, reuse_if_open: bool = False) -> bool:
         self.own.writable = os.access(self.database, os.W_OK)
