@@ -13,7 +13,6 @@
 
 import os
 import random
-import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -21,7 +20,6 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 import peewee
-import pymysql
 from peewee import Model, PeeweeException, Query, TextField
 
 from config import DatabaseURL
@@ -29,12 +27,8 @@ from engines import LOCK_SECONDS, MySQL, SQLite
 from errors import ServiceError
 
 Result = TypeVar("Result")
-AWAY = tuple(
-    getattr(module, name)
-    for module in (peewee, sqlite3, pymysql)
-    for name in ("OperationalError", "InterfaceError", "InternalError")
-)
-"""Peewee translates the drivers' errors of statements, but not those of fetching rows."""
+AWAY = ("OperationalError", "InterfaceError", "InternalError", "DatabaseError")
+"""Names of errors: of Peewee's, and of the drivers' own, which come out when rows are fetched."""
 NO_TABLE = (1046, 1146)
 """MySQL's errors for a database or a table that does not exist."""
 REPEATED = (1020, 1205, 1213, 1050, 1061, 1684)
@@ -90,7 +84,7 @@ def connection() -> Iterator[None]:
             db.close()
         cause = first_cause(error)
         is_no_table = isinstance(cause, peewee.ProgrammingError) and cause.args[0] in NO_TABLE
-        if is_no_table or isinstance(cause, AWAY) or type(cause).__name__ == "DatabaseError":
+        if is_no_table or type(cause).__name__ in AWAY:
             raise ServiceError("database-unavailable") from cause
         if isinstance(error, peewee.DataError | peewee.IntegrityError):
             raise type(error)(error.args[0]) from None  # MySQL's text quotes values
