@@ -1,6 +1,6 @@
 """Accounts and their sessions, and the caller of a request.
 
-The functions are called within a ``connection()``.
+The functions are called within a ``connection()``. What they raise are ServiceErrors.
 """
 
 import re
@@ -38,7 +38,7 @@ def token_hash(token: str) -> str:
 def authenticate(authorization: str | None, appid: str) -> SignedIn:
     """Return the caller of a request with this Authorization header, within the application.
 
-    Raises ServiceError("sign-in-required") without a session that is neither ended nor expired.
+    Raises sign-in-required without a session that is neither ended nor expired.
     """
     bearer = BEARER.fullmatch(authorization or "")
     if bearer:
@@ -73,10 +73,7 @@ def create_account(appid: str, *, administrator: bool = False) -> dict[str, Any]
 
 
 def set_administrator(accountid: str, administrator: bool) -> dict[str, Any]:
-    """Make an account an administrator, or not.
-
-    Returns the account. Raises ServiceError("invalid-accountid").
-    """
+    """Make an account an administrator, or not; return it. Raises invalid-accountid."""
     account = find(Account, accountid)
     return account | write(lambda: update(Account, accountid, administrator=administrator))
 
@@ -99,7 +96,7 @@ def find_accounts(email: str, appid: str) -> dict[str, Any]:
 def create_session(accountid: str, duration: int) -> dict[str, Any]:
     """Make a session of an account; its token is shown only now, and not stored.
 
-    The duration is in seconds. Raises ServiceError("invalid-accountid").
+    The duration is in seconds. Raises invalid-accountid.
     """
 
     def store() -> Row:
@@ -115,20 +112,14 @@ def create_session(accountid: str, duration: int) -> dict[str, Any]:
 
 
 def end_session(sessionid: str) -> dict[str, Any]:
-    """End a session at once.
-
-    Returns the session, also one that was ended before. Raises ServiceError("invalid-sessionid").
-    """
+    """End a session at once; return it, also one ended before. Raises invalid-sessionid."""
     find(Session, sessionid)
     end_those(Session.sessionid == sessionid)
     return find(Session, sessionid)
 
 
 def end_sessions(accountid: str) -> dict[str, Any]:
-    """End all running sessions of an account at once.
-
-    Returns how many. Raises ServiceError("invalid-accountid").
-    """
+    """End all running sessions of an account at once; return how many. Raises invalid-accountid."""
     appid, moment = find(Account, accountid)["appid"], models.timestamp(time.time_ns())
     own = (Session.appid == appid) & (Session.accountid == accountid)
     return {"object": "end", "count": end_those(own & (Session.expiresAt > moment))}

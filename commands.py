@@ -33,7 +33,7 @@ commands = Blueprint("commands", __name__, cli_group=None)
 def command(*parameters: Argument | Option) -> Callable[..., None]:
     """Return a decorator that makes a function a command with these parameters.
 
-    The command has the name of the function, and the first paragraph of its docstring as its help.
+    The command has the name of the function, and the first sentence of its docstring as its help.
     It prints what the function returns, an object as JSON. A failure is one line, the code, after
     the reason if there is one.
     """
@@ -51,8 +51,8 @@ def command(*parameters: Argument | Option) -> Callable[..., None]:
                 raise click.ClickException(error.code) from error
             click.echo(result if isinstance(result, str) else json.dumps(result))
 
-        name, text = function.__name__.replace("_", "-"), (function.__doc__ or "").split("\n\n")[0]
-        commands.cli.command(name, params=[*parameters], help=text)(run)
+        name, help = function.__name__.replace("_", "-"), (function.__doc__ or "").partition(".")[0]
+        commands.cli.command(name, params=[*parameters], help=f"{help}.")(run)
 
     return add
 
