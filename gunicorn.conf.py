@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import traceback
+from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache
 from ipaddress import ip_address
@@ -23,7 +24,6 @@ from config import SettingError, number_of_workers
 MILLISECOND = timedelta(milliseconds=1)
 PLAIN = re.compile("[A-Za-z0-9._~/:%-]+")
 QUOTING = ("Invalid request from", "Ignored premature client", "Error handling request")
-
 
 try:
     workers = number_of_workers(os.environ)
@@ -82,11 +82,9 @@ class LogfmtLogger(Logger):  # type: ignore[misc]
             f"bytes={resp.sent if resp.headers_sent else '-'} "
             f"ms={request_time // MILLISECOND} client={plain(sender)}\n"
         )
-        try:
+        with suppress(OSError):  # standard output is closed or full
             if sys.stdout:  # None when there is none: number 1 is then another file
                 os.write(1, line.encode())  # at most 4 KiB, so lines never mix in a pipe
-        except OSError:
-            pass  # standard output is closed or full
 
 
 def plain(text: str) -> str:
@@ -102,12 +100,10 @@ def client(cfg: Any, peer: str, forwarded: str) -> str:
     """
     networks = cfg.forwarded_allow_networks()
     trusts_all = not peer or "*" in cfg.forwarded_allow_ips
-    try:
+    with suppress(ValueError):  # none, or no address
         if trusts_all or any(ip_address(peer) in network for network in networks):
             last = forwarded.rpartition(",")[2].partition("%")[0]  # from "%" on, free text
             return str(ip_address(last.strip()))
-    except ValueError:
-        pass  # none, or no address
     return peer
 
 
