@@ -24,15 +24,12 @@ STATEMENT_SECONDS = 10
 """How long MySQL may take for a statement: longer than it may wait for two locks."""
 CONNECT_SECONDS = 3
 POLL_SECONDS = 0.00005
-LONGEST_ESCAPE = 4
-"""Bytes that a character of a parameter takes in a statement, at most."""
 SESSION = f"""SET SESSION autocommit = 1, completion_type = 0, sql_big_selects = 1,
     sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
     innodb_lock_wait_timeout = {LOCK_SECONDS}, lock_wait_timeout = {LOCK_SECONDS}
     /*!80000 , transaction_isolation = 'REPEATABLE-READ', transaction_read_only = 0 */
     /*M!100100 , tx_isolation = 'REPEATABLE-READ', tx_read_only = 0 */"""
 """What the service relies on, whatever the server is set to. MySQL, then MariaDB."""
-PROJECT = Path(__file__).parent
 
 logging.getLogger("peewee").setLevel(logging.INFO)  # below it, statements with their parameters
 
@@ -89,7 +86,7 @@ class SQLite(OneForEachThread, peewee.SqliteDatabase):
     field_types = {**peewee.SqliteDatabase.field_types, "ASCII": "TEXT"}
 
     def __init__(self, url: DatabaseURL) -> None:
-        path = str(PROJECT / url.name)  # an absolute path stays as it is
+        path = str(Path(__file__).parent / url.name)  # an absolute path stays as it is
         pragmas = {"synchronous": "FULL"}
         super().__init__(path, pragmas, timeout=LOCK_SECONDS, check_same_thread=False)
 
@@ -141,11 +138,10 @@ class SQLite(OneForEachThread, peewee.SqliteDatabase):
 
 def has_lock(file: FileIO) -> bool:
     """Lock the file unless another process has it locked, and return whether it is."""
-    try:
+    with suppress(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
-    except BlockingIOError:
-        return False
+    return False
 
 
 class MySQL(OneForEachThread, peewee.MySQLDatabase):
@@ -171,14 +167,11 @@ class MySQL(OneForEachThread, peewee.MySQLDatabase):
         )
 
     def is_connection_usable(self) -> bool:
-        """Return whether there is one that the server has not closed.
-
-        The socket of a closed connection is readable. Private: PyMySQL's own way is a round trip.
-        """
+        """Return whether there is one that the server has not closed."""
         if self.is_closed() or not self.connection().open:
             return False
-        poll = select.poll()
-        poll.register(self.connection()._sock, select.POLLIN)
+        poll = select.poll()  # A closed socket is readable. PyMySQL's own way is a round trip.
+        poll.register(self.connection()._sock, select.POLLIN)  # private
         return not poll.poll(0)
 
     def prepare(self) -> None:
@@ -187,17 +180,17 @@ class MySQL(OneForEachThread, peewee.MySQLDatabase):
 
     def execute_sql(self, sql: str, params: Any = None) -> Any:
         """Run a statement. Raises ServiceError("body-too-large"); the server would just hang up."""
-        most = LONGEST_ESCAPE * sum(len(value) for value in params or () if isinstance(value, str))
+        # A character of a parameter takes at most 4 bytes in the statement.
+        most = 4 * sum(len(value) for value in params or () if isinstance(value, str))
         longest = self.longest_statement
         if most > longest and len(self.cursor().mogrify(sql, params).encode()) >= longest:
             raise ServiceError("body-too-large")
         return super().execute_sql(sql, params)
 
     def index_names(self, table: str) -> set[str]:
-        """Return the names of a table's indexes.
+        """Return the names of a table's indexes, also while another node of a cluster changes it.
 
-        Peewee sends SHOW INDEX, which MariaDB answers with a broken packet while another node of
-        a cluster changes the table.
+        MariaDB would then answer Peewee's own way, SHOW INDEX, with a broken packet.
         """
         select = "SELECT index_name FROM information_schema.statistics"
         where = "WHERE table_schema = DATABASE() AND table_name = %s"
