@@ -66,10 +66,8 @@ def select_caller() -> Query:
 
 def create_account(appid: str, *, administrator: bool = False) -> dict[str, Any]:
     """Make an account."""
-    accountid, moment = models.identifier("acct"), models.timestamp(models.now())
-    account = {"accountid": accountid, "appid": appid, "administrator": administrator}
-    write(Account.insert(**account, createdAt=moment, updatedAt=moment).execute)
-    return find(Account, accountid)
+    new = {"accountid": models.identifier("acct"), "appid": appid, "administrator": administrator}
+    return write(lambda: models.insert(Account, models.now(), new))
 
 
 def set_administrator(accountid: str, administrator: bool) -> dict[str, Any]:
@@ -99,7 +97,7 @@ def create_session(accountid: str, duration: int) -> dict[str, Any]:
     The duration is in seconds. Raises invalid-accountid.
     """
 
-    def store() -> Row:
+    def store() -> dict[str, Any]:
         moment = models.now()
         session["lastVerifiedAt"] = models.timestamp(moment)
         session["expiresAt"] = models.timestamp(moment + duration * 10**9)
@@ -108,7 +106,7 @@ def create_session(accountid: str, duration: int) -> dict[str, Any]:
     token, appid = token_hex(32), find(Account, accountid)["appid"]
     session = {"sessionid": models.identifier("sess"), "appid": appid, "accountid": accountid}
     session |= {"tokenHash": token_hash(token), "csrfToken": token_hex(32), "duration": duration}
-    return {**as_objects(Session, [write(store)])[0], "token": token}
+    return write(store) | {"token": token}
 
 
 def end_session(sessionid: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The tables, their rows as objects, found, changed and stored, and the clock that orders them."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from secrets import token_hex
@@ -37,7 +37,7 @@ def identifier(prefix: str) -> str:
     return f"{prefix}_{token_hex(8)}"
 
 
-Row = tuple[Any, ...]
+Row = Sequence[Any]
 """A row of a table: the values of public_columns()."""
 
 LISTING_INDEXES = ((("appid", "id"), False), (("appid", "accountid", "id"), False))
@@ -171,8 +171,8 @@ def update_row(model: AnyModel, *names: str) -> Query:
     return model.update({name: parameter(name) for name in names}).where(key == parameter("key"))
 
 
-def insert(model: ListedModel, moment: int, values: dict[str, Any]) -> Row:
-    """Store a row made at that moment, in nanoseconds, and return its public columns.
+def insert(model: AnyModel, moment: int, values: dict[str, Any]) -> dict[str, Any]:
+    """Store a row made at that moment, in nanoseconds, and return it as an object.
 
     The moment is its id; if another process made a row in the very same nanosecond, the next is.
     """
@@ -181,7 +181,7 @@ def insert(model: ListedModel, moment: int, values: dict[str, Any]) -> Row:
     while True:
         try:
             insert_row(model, **row)
-            return tuple(row[field.name] for field in public_columns(model))
+            return as_objects(model, [[row[field.name] for field in public_columns(model)]])[0]
         except peewee.IntegrityError:
             if row["id"] == moment + 2:
                 raise

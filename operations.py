@@ -16,7 +16,7 @@ from config import Settings
 from database import connection, write
 from errors import ServiceError
 from listings import Page, read_page
-from models import Account, ListedModel, Profile, Row, Session, as_objects, find, update
+from models import Account, ListedModel, Profile, Session, find, update
 from validators import APPID, is_identifier, listing_query, profile_schema
 
 Caller = Any
@@ -72,7 +72,7 @@ def create_profile(
     ServiceError: invalid-accountid, invalid-account, or the code of the first field that fails.
     """
 
-    def store() -> Row:
+    def store() -> dict[str, Any]:
         if default:  # before the moment is taken: it may have to wait for the account's row
             update(Account, caller.accountid, profileid=values["profileid"])
         return models.insert(Profile, models.now(), values)
@@ -88,8 +88,7 @@ def create_profile(
         wish = values.pop("default", None)
         default = wish == "true" or wish is True
         values |= {"profileid": models.identifier("prof"), "appid": appid, "accountid": accountid}
-        row = write(store, atomic=default)
-    return as_objects(Profile, [row])[0]
+        return write(store, atomic=default)
 
 
 def list_rows(
