@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -113,9 +112,10 @@ class SQLite(OneForEachThread, peewee.SqliteDatabase):
                 raise OperationalError("database is locked: no turn to write")
             turn.callback(self.turn_of_thread.release)
             try:
-                file = turn.enter_context(FileIO(path, "a"))  # it stays empty
+                file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)  # it stays empty
             except OSError as error:
                 raise OperationalError(f"{path}: {error.strerror}") from error
+            turn.callback(os.close, file)
             while not has_lock(file):
                 if time.monotonic() > deadline:
                     raise OperationalError("database is locked: no turn to write")
@@ -136,12 +136,13 @@ class SQLite(OneForEachThread, peewee.SqliteDatabase):
         return model
 
 
-def has_lock(file: FileIO) -> bool:
+def has_lock(file: int) -> bool:
     """Lock the file unless another process has it locked, and return whether it is."""
-    with suppress(BlockingIOError):
+    try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
-    return False
+    except BlockingIOError:
+        return False
 
 
 class MySQL(OneForEachThread, peewee.MySQLDatabase):
