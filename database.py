@@ -92,11 +92,8 @@ def connection() -> Iterator[None]:
 
 
 def first_cause(error: BaseException) -> BaseException:
-    """Return the error that broke a transaction, not that of the ROLLBACK that followed.
-
-    PyMySQL's (0, '') says no more than that the connection was lost before, and MySQL's 1305 that
-    a savepoint went with its transaction.
-    """
+    """Return the error that broke a transaction, not that of the ROLLBACK that followed."""
+    # (0, ''): the connection was lost before. 1305: a savepoint went with its transaction.
     while error.args[:1] in ((0,), (1305,)) and error.__context__:
         error = error.__context__
     return error

@@ -114,11 +114,9 @@ def public_columns(model: AnyModel) -> list[Field]:
 
 @cache
 def object_names(model: AnyModel) -> tuple[list[str], dict[str, Any]]:
-    """Return the names of the public columns but the id, and an object without values.
-
-    The properties without a column, UNSTORED, come before createdAt, but ``object`` comes second.
-    """
+    """Return the names of the public columns but the id, and an object without values."""
     names = [column.name for column in public_columns(model) if column.name != "id"]
+    # What has no column comes before createdAt, but "object" comes second.
     order = [names[0], "object", *names[1:-2], *model.UNSTORED, *names[-2:]]
     return names, dict.fromkeys(order) | model.UNSTORED
 
