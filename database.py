@@ -29,8 +29,7 @@ from errors import ServiceError
 Result = TypeVar("Result")
 AWAY = ("OperationalError", "InterfaceError", "InternalError", "DatabaseError")
 """Names of errors: of Peewee's, and of the drivers' own, which come out when rows are fetched."""
-NO_TABLE = (1046, 1146)
-"""MySQL's errors for a database or a table that does not exist."""
+NO_TABLE = (1046, 1146)  # MySQL's errors for a database or a table that does not exist
 REPEATED = (1020, 1205, 1213, 1050, 1061, 1684)
 """MySQL's errors for a changed row, a long wait, and a deadlock or a conflict in a cluster; and
 for a table or an index that another process has made, or is changing just now."""

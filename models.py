@@ -37,8 +37,7 @@ def identifier(prefix: str) -> str:
     return f"{prefix}_{token_hex(8)}"
 
 
-Row = Sequence[Any]
-"""A row of a table: the values of public_columns()."""
+Row = Sequence[Any]  # the values of public_columns()
 
 LISTING_INDEXES = ((("appid", "id"), False), (("appid", "accountid", "id"), False))
 """For the listing of an application and that of an account; neither is unique."""
