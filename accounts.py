@@ -40,11 +40,9 @@ def authenticate(authorization: str | None, appid: str) -> SignedIn:
 
     Raises sign-in-required without a session that is neither ended nor expired.
     """
-    bearer = BEARER.fullmatch(authorization or "")
-    if bearer:
+    if bearer := BEARER.fullmatch(authorization or ""):
         moment = models.timestamp(time.time_ns())
-        row = select_caller(appid=appid, hash=token_hash(bearer[1]), moment=moment).fetchone()
-        if row:
+        if row := select_caller(appid=appid, hash=token_hash(bearer[1]), moment=moment).fetchone():
             return SignedIn(row[0], bool(row[1]), appid)
     raise ServiceError("sign-in-required")
 

@@ -33,7 +33,6 @@ NO_TABLE = (1046, 1146)  # MySQL's errors for a database or a table that does no
 REPEATED = (1020, 1205, 1213, 1050, 1061, 1684)
 """MySQL's errors for a changed row, a long wait, and a deadlock or a conflict in a cluster; and
 for a table or an index that another process has made, or is changing just now."""
-TABLE_SECONDS = 60
 
 db = peewee.DatabaseProxy()
 
@@ -124,7 +123,7 @@ def create_tables() -> None:
 
     Raises peewee.OperationalError for a table that lacks a column.
     """
-    write(create_missing, seconds=TABLE_SECONDS)
+    write(create_missing, seconds=60)
     db.obj.tables_made = True
 
 
@@ -140,8 +139,7 @@ def create_missing() -> None:
                 fields = [model._meta.fields[name] for name in names]
                 db.execute(model.index(*fields, unique=unique, safe=False))
         columns = db.execute_sql(f"SELECT * FROM {table} LIMIT 0").description
-        missing = model._meta.columns.keys() - {column[0] for column in columns}
-        if missing:
+        if missing := model._meta.columns.keys() - {column[0] for column in columns}:
             raise peewee.OperationalError(f"table {table} lacks {', '.join(sorted(missing))}")
 
 

@@ -22,7 +22,6 @@ LOCK_SECONDS = 4
 STATEMENT_SECONDS = 10
 """How long MySQL may take for a statement: longer than it may wait for two locks."""
 CONNECT_SECONDS = 3
-POLL_SECONDS = 0.00005
 SESSION = f"""SET SESSION autocommit = 1, completion_type = 0, sql_big_selects = 1,
     sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
     innodb_lock_wait_timeout = {LOCK_SECONDS}, lock_wait_timeout = {LOCK_SECONDS}
@@ -119,7 +118,7 @@ class SQLite(OneForEachThread, peewee.SqliteDatabase):
             while not has_lock(file):
                 if time.monotonic() > deadline:
                     raise OperationalError("database is locked: no turn to write")
-                time.sleep(POLL_SECONDS)
+                time.sleep(0.00005)
             turn.callback(fcntl.flock, file, fcntl.LOCK_UN)  # a forked child may have it open too
             yield
 
