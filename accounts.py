@@ -110,7 +110,7 @@ def create_session(accountid: str, duration: int) -> dict[str, Any]:
 def end_session(sessionid: str) -> dict[str, Any]:
     """End a session at once; return it, also one ended before. Raises invalid-sessionid."""
     find(Session, sessionid)
-    end_those(Session.sessionid == sessionid)
+    end_where(Session.sessionid == sessionid)
     return find(Session, sessionid)
 
 
@@ -118,10 +118,10 @@ def end_sessions(accountid: str) -> dict[str, Any]:
     """End all running sessions of an account at once; return how many. Raises invalid-accountid."""
     appid, moment = find(Account, accountid)["appid"], models.timestamp(time.time_ns())
     own = (Session.appid == appid) & (Session.accountid == accountid)
-    return {"object": "end", "count": end_those(own & (Session.expiresAt > moment))}
+    return {"object": "end", "count": end_where(own & (Session.expiresAt > moment))}
 
 
-def end_those(condition: Expression) -> int:
+def end_where(condition: Expression) -> int:
     """End the sessions that meet the condition and have not been ended; return how many."""
     moment = models.timestamp(models.now())
     end = Session.update(endedAt=moment, updatedAt=moment)
@@ -131,15 +131,15 @@ def end_those(condition: Expression) -> int:
 def purge_sessions(days: int) -> dict[str, Any]:
     """Delete the sessions that ended or expired so many days ago, or more; return how many."""
     before = models.timestamp(time.time_ns() - days * 86_400 * 10**9)
-    over, deleted = (Session.expiresAt <= before) | (Session.endedAt <= before), 0
+    ended, deleted = (Session.expiresAt <= before) | (Session.endedAt <= before), 0
     for rows in batches(Session):
-        walked = Session.id.between(rows[0][0], rows[-1][0])
-        deleted += write(Session.delete().where(walked, over).execute)
+        in_batch = Session.id.between(rows[0][0], rows[-1][0])
+        deleted += write(Session.delete().where(in_batch, ended).execute)
     return {"object": "purge", "count": deleted}
 
 
 def batches(model: ListedModel, *columns: Field) -> Iterator[list[Row]]:
-    """Read a whole table in the order of its ids, that and these columns, a batch at a time."""
+    """Read the id and these columns of a whole table, in the order of the ids, by batches."""
     query, last = model.select(model.id, *columns).order_by(model.id).limit(BATCH), 0
     while rows := db.execute(query.where(model.id > last)).fetchall():
         yield rows

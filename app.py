@@ -8,7 +8,7 @@ from secrets import token_hex
 from typing import Any
 
 from click import ClickException, get_current_context
-from flask import Flask, Response, current_app, has_app_context, request
+from flask import Flask, Response, current_app, has_app_context, has_request_context, request
 from flask.logging import default_handler
 from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as WerkzeugResponse
@@ -26,20 +26,20 @@ REQUEST_ID = re.compile("[A-Za-z0-9._-]{1,128}")
 
 
 class StartError(ClickException, RuntimeError):
-    """A refused start: ``flask`` prints the first in one line, ``gunicorn`` the second."""
+    """A refused start: of the first kind ``flask`` prints one line, of the second ``gunicorn``."""
 
 
 class RequestLines(logging.Formatter):
     """Begins each line of a record with the id of the request, so that none can be forged."""
 
     def format(self, record: logging.LogRecord) -> str:
-        # Outside of a request, `request` is false.
-        id = f"request_id={request.environ['profiles.request_id']} " if request else ""
-        return "\n".join(id + line for line in super().format(record).splitlines())
+        id = request.environ.get("profiles.request_id") if has_request_context() else None
+        prefix = f"request_id={id} " if id else ""  # none in a request of another Flask app
+        return "\n".join(prefix + line for line in super().format(record).splitlines())
 
 
 class Service(Flask):
-    """Gives each request an id, and each answer the headers that all have."""
+    """Gives each request an id, and adds the common headers to each response."""
 
     def wsgi_app(self, environ: dict[str, Any], start_response: Any) -> Any:
         given = environ.get("HTTP_X_REQUEST_ID", "")
@@ -58,9 +58,9 @@ def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
     """Return the service, its settings read from the environment and then from the overrides.
 
     Overrides that are not settings of the service are Flask's own, such as TESTING. Raises
-    StartError for a bad setting. Missing tables are made, for a command when it first needs them.
-    A database that is away is logged and asked again at each request, so that a worker can start
-    before it is back.
+    StartError for a bad setting. Makes missing tables, but under ``flask`` only when the database
+    is first used. A database that is away is logged and asked again at each request, so that a
+    worker can start before it is back.
     """
     try:
         settings = config.load({**os.environ, **(overrides or {})})
@@ -79,7 +79,7 @@ def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
     default_handler.setFormatter(RequestLines("[%(asctime)s] %(levelname)s: %(message)s"))
 
     def settings_of_call() -> config.Settings:
-        """Return the settings of the active application, or these outside of one of ours."""
+        """Return the settings of the active app, or of this one when none of ours is active."""
         active = current_app.config.get("SETTINGS") if has_app_context() else None
         return active if isinstance(active, config.Settings) else settings
 

@@ -1,4 +1,4 @@
-"""The Flask commands: each prints one JSON object on one line, the last of its output."""
+"""The Flask commands. Each but ``demo`` prints one JSON object on one line."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from flask import Blueprint
 
 import accounts
 import operations
-from database import connection, create_tables, db
+from database import connection, db
 from errors import ServiceError
 
 SECONDS = click.IntRange(1, 2**31 - 1)  # as many as the column holds
@@ -30,7 +30,7 @@ DAYS = Option(["--days"], type=DAYS_AGO, default=30, help="How long ago.", show_
 commands = Blueprint("commands", __name__, cli_group=None)
 
 
-def command(*parameters: Argument | Option) -> Callable[..., None]:
+def command(*parameters: Argument | Option) -> Callable[..., Any]:
     """Return a decorator that makes a function a command with these parameters.
 
     The command has the name of the function, and the first sentence of its docstring as its help.
@@ -38,7 +38,7 @@ def command(*parameters: Argument | Option) -> Callable[..., None]:
     the reason if there is one.
     """
 
-    def add(function: Callable[..., Any]) -> None:
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
         def run(**options: Any) -> None:
             try:
                 if "appid" in options:
@@ -53,6 +53,7 @@ def command(*parameters: Argument | Option) -> Callable[..., None]:
 
         name, help = function.__name__.replace("_", "-"), (function.__doc__ or "").partition(".")[0]
         commands.cli.command(name, params=[*parameters], help=f"{help}.")(run)
+        return function
 
     return add
 
@@ -69,8 +70,7 @@ command(DAYS)(accounts.purge_sessions)
 @command()
 def init_db() -> dict[str, Any]:
     """Make the missing tables and indexes; fail when a table lacks a column."""
-    create_tables()
-    return {"object": "database", "engine": db.engine}
+    return {"object": "database", "engine": db.engine}  # connection() has made them
 
 
 @command()

@@ -172,7 +172,7 @@ def tls_options(mode: str, ca: str | None) -> dict[str, Any]:
 def without_credentials(url: str) -> str:
     """Return the URL without its user, password and options.
 
-    A user and password end at the last "@". Without one, what is no plain address may be a user.
+    A user and password end at the last "@". Without an "@", only a plain path is shown.
     """
     scheme = (re.match(r"\w[\w+.-]*://", url) or [""])[0]
     credentials, at, rest = url.removeprefix(scheme).rpartition("@")

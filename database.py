@@ -81,8 +81,8 @@ def connection() -> Iterator[None]:
         if not db.in_transaction():
             db.close()
         cause = first_cause(error)
-        is_no_table = isinstance(cause, peewee.ProgrammingError) and cause.args[0] in NO_TABLE
-        if is_no_table or type(cause).__name__ in AWAY:
+        lacks_table = isinstance(cause, peewee.ProgrammingError) and cause.args[0] in NO_TABLE
+        if lacks_table or type(cause).__name__ in AWAY:
             raise ServiceError("database-unavailable") from cause
         if isinstance(error, peewee.DataError | peewee.IntegrityError):
             raise type(error)(error.args[0]) from None  # MySQL's text quotes values
@@ -104,7 +104,7 @@ def write(
 
     ``atomic`` for work of several statements: all of them are stored, or none. Work that fails
     with one of the REPEATED errors is done again, for so many seconds, but not within a
-    transaction of the caller's.
+    transaction of the caller's. The work must not call ``write()`` itself.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -133,9 +133,9 @@ def create_missing() -> None:
     for model in Table.__subclasses__():
         model._meta.table_settings = db.table_settings
         model.create_table()
-        table, there = model._meta.table_name, db.index_names(model._meta.table_name)
+        table, existing = model._meta.table_name, db.index_names(model._meta.table_name)
         for names, unique in model._meta.indexes:
-            if "_".join((table, *names)) not in there:
+            if "_".join((table, *names)) not in existing:
                 fields = [model._meta.fields[name] for name in names]
                 db.execute(model.index(*fields, unique=unique, safe=False))
         columns = db.execute_sql(f"SELECT * FROM {table} LIMIT 0").description
@@ -144,14 +144,15 @@ def create_missing() -> None:
 
 
 def parameter(name: str) -> peewee.Value:
-    """Return the place of a parameter in a statement."""
+    """Return the placeholder of a parameter in a statement."""
     return peewee.Value(name, converter=False)
 
 
 class Statement:
     """A query, compiled once for each variant of it: Peewee needs 180 µs to build one.
 
-    Called with the variant's arguments and the values of its parameters; returns a cursor.
+    Called with the variant's arguments and the values of its parameters; returns a cursor. Every
+    value in the query must be a ``parameter()``.
     """
 
     def __init__(self, build: Callable[..., Query]) -> None:

@@ -19,10 +19,10 @@ class FullYears(parser.parserinfo):  # type: ignore[misc]
         return year
 
 
-def parse_date(text: str) -> date:
-    """Return the complete date in the text, ISO 8601 first, or else such as "31 January 1950".
+def parse_date(text: str) -> str:
+    """Return the complete date in the text as YYYY-MM-DD; a time after it is ignored.
 
-    A time after the date is ignored. Raises ValueError.
+    The text is ISO 8601, or else a date such as "31 January 1950". Raises ValueError.
     """
     if len(text) > 64 or not text.isascii() or text.startswith(("+", "-")):
         # No written date is longer. dateutil reads English only, and ignores the sign of a year.
@@ -32,7 +32,7 @@ def parse_date(text: str) -> date:
             parser.isoparse(text.replace(" ", "T", 1))
             if "W" in text:
                 date.fromisoformat(match[1])  # isoparse takes a week 53 in every year
-            return parser.isoparse(match[1]).date()
+            return parser.isoparse(match[1]).date().isoformat()
     except (ValueError, OverflowError):
         pass  # such as 1950-01-31 10:30 PM, which is no ISO 8601
     try:
@@ -42,4 +42,4 @@ def parse_date(text: str) -> date:
     day = found.pop()
     if found or not re.search(rf"(?<!\d){day.year:04}(?!\d)", text):
         raise ValueError("not a complete date")
-    return day
+    return day.isoformat()

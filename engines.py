@@ -45,7 +45,7 @@ class Closer:
 
 
 class OneForEachThread(peewee.Database):
-    """A database whose connections belong to threads, as Peewee has it, and end with them."""
+    """One connection for each thread, as Peewee has it, which is closed when the thread ends."""
 
     tables_made = False
     table_settings: list[str] | None = None
@@ -112,14 +112,14 @@ class SQLite(OneForEachThread, peewee.SqliteDatabase):
             turn.callback(self.turn_of_thread.release)
             try:
                 file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)  # it stays empty
+                turn.callback(os.close, file)
+                while not has_lock(file):
+                    if time.monotonic() > deadline:
+                        raise OperationalError("database is locked: no turn to write")
+                    time.sleep(0.00005)
+                turn.callback(fcntl.flock, file, fcntl.LOCK_UN)  # a forked child may have it open
             except OSError as error:
                 raise OperationalError(f"{path}: {error.strerror}") from error
-            turn.callback(os.close, file)
-            while not has_lock(file):
-                if time.monotonic() > deadline:
-                    raise OperationalError("database is locked: no turn to write")
-                time.sleep(0.00005)
-            turn.callback(fcntl.flock, file, fcntl.LOCK_UN)  # a forked child may have it open too
             yield
 
     def prepare(self) -> None:
@@ -182,9 +182,9 @@ class MySQL(OneForEachThread, peewee.MySQLDatabase):
     def execute_sql(self, sql: str, params: Any = None) -> Any:
         """Run a statement. Raises ServiceError("body-too-large"); the server would just hang up."""
         # A character of a parameter takes at most 4 bytes in the statement.
-        most = 4 * sum(len(value) for value in params or () if isinstance(value, str))
+        most = len(sql) + 4 * sum(len(value) for value in params or () if isinstance(value, str))
         longest = self.longest_statement
-        if most > longest and len(self.cursor().mogrify(sql, params).encode()) >= longest:
+        if most >= longest and len(self.cursor().mogrify(sql, params).encode()) >= longest:
             raise ServiceError("body-too-large")
         return super().execute_sql(sql, params)
 

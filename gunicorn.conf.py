@@ -35,8 +35,8 @@ control_socket_disable = True  # nothing uses it
 limit_request_line = 8190  # bytes, the most that gunicorn allows; its default is 4,094
 sendfile = False  # so that gunicorn counts the bytes it sends
 
-# One more than the connections that each worker holds, 0 where there is no worker: memory that all
-# share, twice the size for a reload.
+# A number for each worker: its connections + 1, or 0 without a worker. The workers share this
+# memory. It is twice as long as they are many, for a reload.
 held = memoryview(mmap(-1, 8 * workers)).cast("i")
 
 
@@ -57,7 +57,7 @@ class SharingWorker(ThreadWorker):  # type: ignore[misc]
         super().notify()
 
     def handle_request(self, req: Any, conn: Any) -> Any:
-        if self.nr_conns > min(filter(None, held), default=0) + 1:
+        if self.nr_conns + 1 > min(filter(None, held), default=0) + 2:
             req.force_close()
         return super().handle_request(req, conn)
 
@@ -96,7 +96,7 @@ def plain(text: str) -> str:
 def client(cfg: Any, peer: str, forwarded: str) -> str:
     """Return the sender's address: the last of X-Forwarded-For if gunicorn trusts the peer.
 
-    Otherwise it is the peer's, which is "" for a Unix socket, and then trusted.
+    Otherwise it is the peer's. That of a Unix socket is "", and trusted.
     """
     networks = cfg.forwarded_allow_networks()
     trusts_all = not peer or "*" in cfg.forwarded_allow_ips

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 from peewee import Query
 
 from database import Statement, connection, db, parameter
+from engines import STATEMENT_SECONDS
 from errors import ServiceError
 from models import ListedModel, Row, as_objects, public_columns
 from validators import LARGEST_INTEGER
 
 BATCH = 100
 """Rows read and held at a time, however many are asked for: 6 MB when each fills a whole body."""
-COMMIT_NANOSECONDS = 20 * 10**9
-"""A row is committed at most so long after its moment: twice engines.STATEMENT_SECONDS."""
+COMMIT_NANOSECONDS = 2 * STATEMENT_SECONDS * 10**9  # from a row's moment to its commit, at most
 
 
 class Page(NamedTuple):
@@ -43,23 +43,25 @@ def read_page(model: ListedModel, scope: dict[str, str], query: dict[str, Any]) 
         first = as_objects(model, rows[:size])
         if limit == size or len(rows) <= size:
             return Page(first, next=rows[size - 1][1] if len(rows) > size else None)
-        # Rows from this moment on may be committed late. Of all rows, none is one too many.
-        moment = LARGEST_INTEGER if limit == LARGEST_INTEGER else time_ns() - COMMIT_NANOSECONDS
-        filters = [getattr(model, name) == value for name, value in scope.items()]
-        recent = model.select(model.id).where(*filters, model.id > moment)
-        known = {row[0] for row in db.execute(recent).fetchall()}
-        ends = read_rows(model, scope, before=rows[0][0] + 1, offset=limit - 1, count=2)
-    # With rows behind the page: its last row. Otherwise it reaches the end of the listing.
-    last, cursor = ends[0][:2] if len(ends) == 2 else (0, None)
+        # Of a page of all rows, the last is the last there is, and no row is one too many.
+        last_id, cursor, old, recent = 0, None, LARGEST_INTEGER, set[int]()
+        if limit < LARGEST_INTEGER:
+            old = time_ns() - COMMIT_NANOSECONDS
+            filters = [getattr(model, name) == value for name, value in scope.items()]
+            newer = model.select(model.id).where(*filters, model.id > old)
+            recent = {row[0] for row in db.execute(newer).fetchall()}
+            last_rows = read_rows(model, scope, before=rows[0][0] + 1, offset=limit - 1, count=2)
+            if len(last_rows) == 2:  # there are rows behind the page
+                last_id, cursor = last_rows[0][:2]
 
     def further_batches() -> Iterator[list[dict[str, Any]]]:
         """Leave out the rows committed since the page began: each would take another's place."""
         before, left = rows[size - 1][0], limit - size
-        while before > last and left:
+        while before > last_id and left:
             with connection():
                 batch = read_rows(model, scope, before=before, count=BATCH)
-            before = batch[-1][0] if len(batch) == BATCH else last
-            kept = [r for r in batch if r[0] >= last and (r[0] <= moment or r[0] in known)][:left]
+            before = batch[-1][0] if len(batch) == BATCH else last_id
+            kept = [r for r in batch if r[0] >= last_id and (r[0] <= old or r[0] in recent)][:left]
             left -= len(kept)
             if kept:
                 yield as_objects(model, kept)

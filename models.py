@@ -1,4 +1,4 @@
-"""The tables, their rows as objects, found, changed and stored, and the clock that orders them."""
+"""The tables; finding, changing and storing rows; rows as objects; and the clock."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ clock, latest = Lock(), 0
 
 
 def now() -> int:
-    """Return nanoseconds since 1970, UTC, never the same twice and never fewer than before."""
+    """Return nanoseconds since 1970, UTC: in a process, more at each call."""
     global latest
     with clock:
         latest = max(latest + 1, time.time_ns())
@@ -39,8 +39,8 @@ def identifier(prefix: str) -> str:
 
 Row = Sequence[Any]  # the values of public_columns()
 
+# For the listing of an application, and that of an account.
 LISTING_INDEXES = ((("appid", "id"), False), (("appid", "accountid", "id"), False))
-"""For the listing of an application and that of an account; neither is unique."""
 
 
 class Account(Table):
@@ -115,7 +115,7 @@ def public_columns(model: AnyModel) -> list[Field]:
 def object_names(model: AnyModel) -> tuple[list[str], dict[str, Any]]:
     """Return the names of the public columns but the id, and an object without values."""
     names = [column.name for column in public_columns(model) if column.name != "id"]
-    # What has no column comes before createdAt, but "object" comes second.
+    # What has no column comes before createdAt, but "object" comes second, where it is first met.
     order = [names[0], "object", *names[1:-2], *model.UNSTORED, *names[-2:]]
     return names, dict.fromkeys(order) | model.UNSTORED
 
@@ -125,8 +125,9 @@ def as_objects(model: AnyModel, rows: Iterable[Row]) -> list[dict[str, Any]]:
     names, blank = object_names(model)
     objects, width = [], len(names)
     for row in rows:
-        objects.append(each := blank.copy())
+        each = blank.copy()
         each.update(zip(names, row[-width:]))  # noqa: B905 (strict is a fifth slower)
+        objects.append(each)
     if model is Account:  # both databases store a boolean as a number
         for each in objects:
             each["administrator"] = bool(each["administrator"])
@@ -171,7 +172,7 @@ def update_row(model: AnyModel, *names: str) -> Query:
 def insert(model: AnyModel, moment: int, values: dict[str, Any]) -> dict[str, Any]:
     """Store a row made at that moment, in nanoseconds, and return it as an object.
 
-    The moment is its id; if another process made a row in the very same nanosecond, the next is.
+    The moment is its id. If that is taken by another process, the next two are tried.
     """
     row = dict.fromkeys(model._meta.sorted_field_names) | values
     row |= {"id": moment} | dict.fromkeys(("createdAt", "updatedAt"), timestamp(moment))

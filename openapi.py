@@ -9,12 +9,11 @@ from apispec.ext.marshmallow.openapi import OpenAPIConverter
 from config import Settings
 from errors import STATUSES
 from models import ListedModel, Profile, Session, as_objects, public_columns
-from validators import APPID, CATALOGUE, IDENTIFIERS, LARGEST_INTEGER, Address, profile_schema
+from validators import APPID, CATALOGUE, IDENTIFIERS, LARGEST_INTEGER, profile_schema
 
 Json = dict[str, Any]
 
 CONVERTER: Any = OpenAPIConverter("3.1.0", None, APISpec("Profiles", "1.0.0", "3.1.0"))
-CONVERTER.map_to_openapi_type(Address, "string", "email")
 JSON = "application/json"
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 ANY = ("internal-error", "database-unavailable")
@@ -29,7 +28,7 @@ SCHEME = {"type": "http", "scheme": "bearer", "description": "The token of a ses
 DATE_PATTERN = "^[12][0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"  # others are read too
 RULES: dict[str, Json] = {
     "name": {"description": "A text, its length in Unicode characters."},
-    "email": {"description": "An e-mail address."},
+    "email": {"description": "An e-mail address.", "format": "email"},
     "date": {"description": "A complete date.", "format": "date", "pattern": DATE_PATTERN},
     "text": {"description": "A text that is not empty."},
 }

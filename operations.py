@@ -79,14 +79,14 @@ def create_profile(
 
     appid = checked_appid(appid)
     with connection():
-        signed_in = isinstance(caller, SignedIn) and caller.appid == appid
-        if not signed_in or accountid != caller.accountid:
+        just_read = isinstance(caller, SignedIn) and caller.appid == appid
+        if not just_read or accountid != caller.accountid:
             find(Account, accountid, appid)
         if accountid != caller.accountid:
             raise ServiceError("invalid-account")
         values = checked_fields(body, user_profile_fields, creating=True)
-        wish = values.pop("default", None)
-        default = wish == "true" or wish is True
+        value = values.pop("default", None)
+        default = value == "true" or value is True
         values |= {"profileid": models.identifier("prof"), "appid": appid, "accountid": accountid}
         return write(store, atomic=default)
 

@@ -1,7 +1,7 @@
-"""The catalogue of the ten profile fields, and the schemas generated from it."""
+"""Checking input: the catalogue of the profile fields, identifiers, the query of a listing."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -47,7 +47,11 @@ Lengths = tuple[tuple[int, int], ...]
 
 
 class Text(fields.String):
-    """A text, stored exactly as sent."""
+    """A text, stored as a function returns it. The function raises ValueError for a bad one."""
+
+    def __init__(self, stored: Callable[[str], str], **options: Any) -> None:
+        super().__init__(**options)
+        self.stored = stored
 
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> str:
         text = "true" if value is True else value
@@ -59,24 +63,11 @@ class Text(fields.String):
         except ValueError as error:
             raise self.make_error("invalid") from error
 
-    def stored(self, text: str) -> str:
-        """Return what is stored for the text. Raises ValueError."""
-        return text
 
-
-class Date(Text):
-    """A date, stored as YYYY-MM-DD."""
-
-    def stored(self, text: str) -> str:
-        return parse_date(text).isoformat()
-
-
-class Address(Text):
-    """An e-mail address, of which the syntax is checked, without the network."""
-
-    def stored(self, text: str) -> str:
-        validate_email(text, check_deliverability=False, strict=True)
-        return text
+def checked_address(text: str) -> str:
+    """Return the e-mail address; its syntax is checked, without the network. Raises ValueError."""
+    validate_email(text, check_deliverability=False, strict=True)
+    return text
 
 
 @lru_cache(maxsize=256)
@@ -85,8 +76,8 @@ def profile_schema(names: tuple[str, ...], lengths: Lengths, *, creating: bool) 
 
     Its messages are the codes. Raises ServiceError for a name that is not in the catalogue.
     """
-    kinds = {"date": Date, "email": Address if creating else Text}
-    row: dict[str, Any] = {}
+    stored = {"date": parse_date, "email": checked_address if creating else str}
+    schema: dict[str, Any] = {}
     for name in names:
         code = f"invalid-{name}"
         if name not in CATALOGUE:
@@ -99,11 +90,11 @@ def profile_schema(names: tuple[str, ...], lengths: Lengths, *, creating: bool) 
             least, most = lengths[BOUNDED_FIELDS.index(name)]
             rules.append(validate.Length(least, most, error=f"{code}-length"))
         codes: dict[str, Any] = dict.fromkeys(("required", "null", "invalid"), code)
-        kind = kinds.get(rule, Text)
-        row[property] = kind(data_key=name, required=True, validate=rules, error_messages=codes)
+        options: dict[str, Any] = {"data_key": name, "required": True, "validate": rules}
+        schema[property] = Text(stored.get(rule, str), error_messages=codes, **options)
     if creating:
-        row["default"] = fields.Raw(allow_none=True)
-    return Schema.from_dict(row)(unknown=EXCLUDE)
+        schema["default"] = fields.Raw(allow_none=True)
+    return Schema.from_dict(schema)(unknown=EXCLUDE)
 
 
 def listing_query(given: Mapping[str, Any], *, page_size: int) -> dict[str, Any]:

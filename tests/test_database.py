@@ -1,5 +1,6 @@
 """Connections, turns to write and forks: what a single process can show of them."""
 
+import errno
 import fcntl
 import gc
 import os
@@ -411,7 +412,7 @@ def test_the_log_has_no_value_that_mysql_refused(empty_database_url, make_app, c
 
 
 def test_a_statement_longer_than_the_server_takes_is_a_body_too_large(
-    make_empty_database, make_app, database_url
+    make_empty_database, make_app, database_url, monkeypatch
 ):
     if is_sqlite(database_url):
         pytest.skip("SQLite has no server")
@@ -425,6 +426,10 @@ def test_a_statement_longer_than_the_server_takes_is_a_body_too_large(
             assert_error(person.update(made["profileid"], {"phone": text}), 413, "body-too-large")
         assert person.profiles() == [made]
         assert person.create({"phone": "x" * (2**20 - 1_000)}).status_code == 201
+        for text in ("x" * (2**20 - length) for length in range(0, 800, 50)):
+            assert person.create({"phone": text}).status_code in (201, 413)
+        monkeypatch.setattr(db.obj, "longest_statement", 20_000)
+        assert_error(person.create({"phone": "\U0001f600" * 4_999}), 413, "body-too-large")
 
 
 def test_a_create_that_waits_for_a_lock_is_the_newest_when_it_is_done(app, user, database_url):
@@ -616,6 +621,14 @@ def test_a_lock_file_that_cannot_be_opened(tmp_path, make_app, caplog):
     with pytest.raises(ServiceError, match="^database-unavailable$"), connection():
         pass
     assert "x.db-lock: Is a directory" in caplog.text
+
+
+def test_a_file_system_without_locks(sqlite, user, monkeypatch):
+    def fail(file, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    assert_no_turn(user)
 
 
 def test_the_settings_that_keep_an_acknowledged_write(sqlite):

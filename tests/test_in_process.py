@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from flask import Flask
+from flask.logging import default_handler
 from serving import ROOT, Person, named
 
 import operations
@@ -26,18 +27,23 @@ def test_from_a_thread_without_a_context(make_app):
     assert made[0]["appid"] == user.appid
 
 
-def test_from_a_view_of_another_flask_app(make_app):
+def test_from_a_view_of_another_flask_app(make_app, capsys):
     administrator = Person(make_app(), administrator=True)
     made = administrator.create(named("name")).json
     other = Flask("other")
     other.config["SETTINGS"] = "its own"
+    other.logger.addHandler(default_handler)  # as without pytest
 
     @other.get("/")
     def view():
+        other.logger.error("its own line")
         return list_profiles(administrator.account)
 
     assert administrator.account
     assert other.test_client().get("/").json == [made]
+    other.logger.removeHandler(default_handler)
+    errors = capsys.readouterr().err
+    assert "its own line" in errors and "Logging error" not in errors
 
 
 def test_the_settings_of_the_active_app_count_or_else_those_of_the_last(make_app):
@@ -61,7 +67,7 @@ def test_the_sample_of_the_readme_runs_as_it_stands(tmp_path):
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", "\n".join(lines)],
         cwd=ROOT,
-        env={"DATABASE_URL": f"sqlite:///{tmp_path}/x.db"},
+        env={"DATABASE_URL": f"sqlite:///{tmp_path}/x.db", "APPID": "shop"},
         capture_output=True,
         text=True,
     )
