@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from secrets import token_hex
 from typing import Any
 
-from click import ClickException, get_current_context
+from click import get_current_context
 from flask import Flask, Response, current_app, has_app_context, has_request_context, request
 from flask.logging import default_handler
 from werkzeug.exceptions import HTTPException
@@ -20,13 +20,9 @@ from commands import commands
 from database import bind, connection, db
 from errors import ServiceError
 
+# The codes of the errors that Flask raises by itself. Any other is invalid-body.
 HTTP_CODES = {404: "not-found", 405: "method-not-allowed", 500: "internal-error"}
-"""The codes of the errors that Flask raises by itself. Any other is invalid-body."""
 REQUEST_ID = re.compile("[A-Za-z0-9._-]{1,128}")
-
-
-class StartError(ClickException, RuntimeError):
-    """A refused start: of the first kind ``flask`` prints one line, of the second ``gunicorn``."""
 
 
 class RequestLines(logging.Formatter):
@@ -58,15 +54,12 @@ def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
     """Return the service, its settings read from the environment and then from the overrides.
 
     Overrides that are not settings of the service are Flask's own, such as TESTING. Raises
-    StartError for a bad setting. Makes missing tables, but under ``flask`` only when the database
+    SettingError for a bad setting. Makes missing tables, but under ``flask`` only when the database
     is first used. A database that is away is logged and asked again at each request, so that a
     worker can start before it is back.
     """
-    try:
-        settings = config.load({**os.environ, **(overrides or {})})
-        bind(settings.database_url)
-    except config.SettingError as error:
-        raise StartError(str(error)) from None
+    settings = config.load({**os.environ, **(overrides or {})})
+    bind(settings.database_url)
     app = Service(__name__, static_folder=None)
     app.config.update(overrides or {})
     app.config["SETTINGS"] = settings

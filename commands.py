@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import click
-from click import Argument, Option
 from flask import Blueprint
 
 import accounts
@@ -16,21 +15,21 @@ from errors import ServiceError
 
 SECONDS = click.IntRange(1, 2**31 - 1)  # as many as the column holds
 DAYS_AGO = click.IntRange(0, 36_500)
-ACCOUNTID = Argument(["accountid"])
-APPID = Option(["--appid"], help="The application.  [default: the service's own]")
-ADMINISTRATOR = Option(["--administrator"], is_flag=True, help="Make it an administrator.")
-OFF = Option(
+ACCOUNTID = click.Argument(["accountid"])
+APPID = click.Option(["--appid"], help="The application.  [default: the service's own]")
+ADMINISTRATOR = click.Option(["--administrator"], is_flag=True, help="Make it an administrator.")
+OFF = click.Option(
     ["--off", "administrator"], flag_value=False, default=True, help="Make it ordinary again."
 )
-DURATION = Option(
+DURATION = click.Option(
     ["--duration"], type=SECONDS, default=28_800, help="In seconds.", show_default=True
 )
-DAYS = Option(["--days"], type=DAYS_AGO, default=30, help="How long ago.", show_default=True)
+DAYS = click.Option(["--days"], type=DAYS_AGO, default=30, help="How long ago.", show_default=True)
 
 commands = Blueprint("commands", __name__, cli_group=None)
 
 
-def command(*parameters: Argument | Option) -> Callable[..., Any]:
+def command(*parameters: click.Parameter) -> Callable[..., Any]:
     """Return a decorator that makes a function a command with these parameters.
 
     The command has the name of the function, and the first sentence of its docstring as its help.
@@ -59,10 +58,10 @@ def command(*parameters: Argument | Option) -> Callable[..., Any]:
 
 
 command(APPID, ADMINISTRATOR)(accounts.create_account)
-command(Argument(["email"]), APPID)(accounts.find_accounts)
+command(click.Argument(["email"]), APPID)(accounts.find_accounts)
 command(ACCOUNTID, OFF)(accounts.set_administrator)
 command(ACCOUNTID, DURATION)(accounts.create_session)
-command(Argument(["sessionid"]))(accounts.end_session)
+command(click.Argument(["sessionid"]))(accounts.end_session)
 command(ACCOUNTID)(accounts.end_sessions)
 command(DAYS)(accounts.purge_sessions)
 

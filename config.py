@@ -8,24 +8,25 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from click import ClickException
+
 from validators import APPID, BOUNDED_FIELDS, CATALOGUE, Lengths
 
-LENGTHS = [f"PROFILE_{name.upper().replace('-', '_')}_LENGTH" for name in BOUNDED_FIELDS]
+LENGTH_SETTINGS = [f"PROFILE_{name.upper().replace('-', '_')}_LENGTH" for name in BOUNDED_FIELDS]
 DEFAULTS = {
     "APPID": "default",
     "DATABASE_URL": "sqlite:///profiles.db",
     "USER_PROFILE_FIELDS": "contact-email,full-name",
-    **{f"MINIMUM_{name}": "1" for name in LENGTHS},
-    **{f"MAXIMUM_{name}": "50" for name in LENGTHS},
+    **{f"MINIMUM_{name}": "1" for name in LENGTH_SETTINGS},
+    **{f"MAXIMUM_{name}": "50" for name in LENGTH_SETTINGS},
     "PAGE_SIZE": "10",
     "MAXIMUM_POST_DATA_LENGTH": "65536",
 }
 MYSQL_SCHEMES = {"mysql", "mysql2", "mysql+pymysql", "mariadb", "mariadb+pymysql"}
-FIELDS = ", ".join(CATALOGUE)
 SSL_MODES = ("DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
 
 
-class SettingError(ValueError):
+class SettingError(ClickException, RuntimeError):  # of these, flask and gunicorn print the message
     """A setting that is refused. The message is one line: variable, value, reason."""
 
     def __init__(self, name: str, value: object, reason: str) -> None:
@@ -72,7 +73,7 @@ def load(variables: Mapping[str, object]) -> Settings:
         raise SettingError("APPID", values["APPID"], f"must match {APPID.pattern}")
     number_of_workers(variables)
     bounds = []
-    for name in LENGTHS:
+    for name in LENGTH_SETTINGS:
         least = whole_number(values, f"MINIMUM_{name}", least=0)
         most = whole_number(values, f"MAXIMUM_{name}")
         if least > most:
@@ -109,7 +110,8 @@ def profile_fields(value: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in value.split(","))
     for name in names:
         if name not in CATALOGUE:
-            raise SettingError("USER_PROFILE_FIELDS", value, f"{name!r} is none of {FIELDS}")
+            reason = f"{name!r} is none of {', '.join(CATALOGUE)}"
+            raise SettingError("USER_PROFILE_FIELDS", value, reason)
         if names.count(name) > 1:
             raise SettingError("USER_PROFILE_FIELDS", value, f"{name!r} is there twice")
     return names
@@ -141,21 +143,21 @@ def database_url(value: str) -> DatabaseURL:
     options = {re.sub("[_-]", "", name).lower(): texts[-1] for name, texts in query}
     if not host or not url.path.strip("/"):
         raise SettingError("DATABASE_URL", shown, "must name a host and a database")
-    user, password = unquote(url.username or ""), unquote(url.password or "").encode()
+    user = unquote(url.username or "")
+    password = unquote(url.password or "").encode()  # PyMySQL would encode a text as Latin-1
     server = {"host": host, "port": port, "user": user, "password": password}
-    tls = tls_options(options.get("sslmode", "PREFERRED").upper(), options.get("sslca"))
+    tls = tls_options(options.get("sslmode", "PREFERRED"), options.get("sslca"))
     return DatabaseURL("mysql", unquote(url.path[1:]), server | tls)
 
 
-def tls_options(mode: str, ca: str | None) -> dict[str, Any]:
+def tls_options(given: str, ca: str | None) -> dict[str, Any]:
     """Return PyMySQL's options for an ssl-mode of MySQL's own clients. Raises SettingError."""
+    mode, without_context = given.upper(), {"DISABLED": {"ssl_disabled": True}, "PREFERRED": {}}
     if mode not in SSL_MODES:
         reason = f"is none of {', '.join(SSL_MODES)}"
-        raise SettingError("DATABASE_URL", f"…ssl-mode={mode}", reason)
-    if mode == "DISABLED":
-        return {"ssl_disabled": True}
-    if mode == "PREFERRED":
-        return {}
+        raise SettingError("DATABASE_URL", f"…ssl-mode={given}", reason)
+    if mode in without_context:
+        return without_context[mode]
     try:
         context = ssl.create_default_context(cafile=ca)
     except (OSError, ValueError) as error:

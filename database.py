@@ -20,7 +20,6 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 import peewee
-from peewee import Model, PeeweeException, Query, TextField
 
 from config import DatabaseURL
 from engines import LOCK_SECONDS, MySQL, SQLite
@@ -37,13 +36,13 @@ for a table or an index that another process has made, or is changing just now."
 db = peewee.DatabaseProxy()
 
 
-class AsciiField(TextField):
+class AsciiField(peewee.TextField):
     """Identifiers, hashes and timestamps: at most 64 ASCII characters, compared byte for byte."""
 
     field_type = "ASCII"
 
 
-class Table(Model):
+class Table(peewee.Model):
     class Meta:
         database = db
 
@@ -73,7 +72,7 @@ def connection() -> Iterator[None]:
             db.close()
             db.connect()
         if not db.tables_made:
-            create_tables()
+            write(create_tables, seconds=60)
         yield
     except ServiceError:
         raise
@@ -111,7 +110,7 @@ def write(
         try:
             with db.write_turn(), db.atomic() if atomic else nullcontext():
                 return work()
-        except PeeweeException as error:
+        except peewee.PeeweeException as error:
             number = (*first_cause(error).args, None)[0]
             if number not in REPEATED or db.in_transaction() or time.monotonic() > deadline:
                 raise
@@ -121,14 +120,8 @@ def write(
 def create_tables() -> None:
     """Make the tables and indexes that are missing; safe for many processes and nodes at once.
 
-    Raises peewee.OperationalError for a table that lacks a column.
+    It is work for ``write()``. Raises peewee.OperationalError for a table that lacks a column.
     """
-    write(create_missing, seconds=60)
-    db.obj.tables_made = True
-
-
-def create_missing() -> None:
-    """Make the tables and indexes that are missing, and check the columns."""
     db.prepare()
     for model in Table.__subclasses__():
         model._meta.table_settings = db.table_settings
@@ -141,6 +134,7 @@ def create_missing() -> None:
         columns = db.execute_sql(f"SELECT * FROM {table} LIMIT 0").description
         if missing := model._meta.columns.keys() - {column[0] for column in columns}:
             raise peewee.OperationalError(f"table {table} lacks {', '.join(sorted(missing))}")
+    db.obj.tables_made = True
 
 
 def parameter(name: str) -> peewee.Value:
@@ -155,7 +149,7 @@ class Statement:
     value in the query must be a ``parameter()``.
     """
 
-    def __init__(self, build: Callable[..., Query]) -> None:
+    def __init__(self, build: Callable[..., peewee.Query]) -> None:
         self.build = build
         self.compiled = lru_cache(lambda engine, *variant: build(*variant).sql())
 

@@ -66,8 +66,7 @@ class Text(fields.String):
 
 def checked_address(text: str) -> str:
     """Return the e-mail address; its syntax is checked, without the network. Raises ValueError."""
-    validate_email(text, check_deliverability=False, strict=True)
-    return text
+    return validate_email(text, check_deliverability=False, strict=True).original
 
 
 @lru_cache(maxsize=256)

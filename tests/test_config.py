@@ -5,7 +5,7 @@ import re
 import pytest
 
 import config
-from app import StartError, create_app
+from app import create_app
 
 REFUSED = [
     ("APPID", "a b", "APPID=a b: must match [A-Za-z0-9._-]{1,64}"),
@@ -65,7 +65,7 @@ REFUSED = [
     ("DATABASE_URL", "mysql://h..x/d", "DATABASE_URL=mysql://h..x/d: is not a URL"),
     ("DATABASE_URL", "mysql://h/d?SSL-mode=VERIFY_CA&ssl-ca=a%00b", "DATABASE_URL='…ssl-ca=a"),
     ("DATABASE_URL", "mysql:///d", "DATABASE_URL=mysql:///d: must name a host and a database"),
-    ("DATABASE_URL", "mysql://h/d?ssl-mode=MAYBE", "DATABASE_URL=…ssl-mode=MAYBE: is none of"),
+    ("DATABASE_URL", "mysql://h/d?ssl-mode=maybe", "DATABASE_URL=…ssl-mode=maybe: is none of"),
     ("DATABASE_URL", "mysql://h/d?sslmode=VERIFY_CA&ssl-ca=/x", "DATABASE_URL=…ssl-ca=/x: is no"),
     ("DATABASE_URL", f"mysql://h/d?sslmode=VERIFY_CA&ssl-ca={__file__}", "DATABASE_URL=…ssl-ca="),
     ("DATABASE_URL", "profiles.db", "DATABASE_URL=profiles.db: must be sqlite:///… or mysql://…"),
@@ -78,7 +78,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("name", "value", "line"), REFUSED)
 def test_refused(name, value, line):
-    with pytest.raises(StartError) as caught:
+    with pytest.raises(config.SettingError) as caught:
         create_app({name: value})
     assert str(caught.value).startswith(line)
     assert len(str(caught.value).splitlines()) == 1
@@ -97,7 +97,7 @@ def test_the_start_ends_with_the_line(serve, tmp_path):
 
 @pytest.mark.parametrize("value", [0, True, 1.5, "0"])
 def test_overrides_are_checked_like_the_environment(value):
-    with pytest.raises(StartError, match=f"^PAGE_SIZE={value}: "):
+    with pytest.raises(config.SettingError, match=f"^PAGE_SIZE={value}: "):
         create_app({"PAGE_SIZE": value})
 
 

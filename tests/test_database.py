@@ -309,7 +309,7 @@ def test_missing_indexes_are_made_again(empty_database_url, make_app):
     with app.app_context(), connection():
         where = " ON profile" if db.engine == "mysql" else ""
         db.execute_sql(f"DROP INDEX profile_appid_id{where}")
-        create_tables()
+        write(create_tables)
         names = [index.name for index in db.get_indexes("profile")]
     assert names.count("profile_appid_id") == 1
 
@@ -517,7 +517,7 @@ def test_tables_that_are_gone_are_left_to_the_operator(empty_database_url, make_
             with pytest.raises(ServiceError, match="^database-unavailable$"):
                 list_profiles(caller)
         with connection():
-            create_tables()
+            write(create_tables)
         assert list_profiles(caller) is None
 
 
