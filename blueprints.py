@@ -19,7 +19,7 @@ import operations
 from accounts import SignedIn, authenticate
 from database import connection, db
 from errors import ServiceError
-from models import Account, ListedModel, Profile, Session
+from models import ListedModel, Profile, Session
 
 JSON = "application/json"
 
@@ -30,7 +30,8 @@ sessions = Blueprint("sessions", __name__)
 health = Blueprint("health", __name__)
 description = Blueprint("description", __name__)
 docs: Blueprint = get_swaggerui_blueprint(
-    *(".", "../openapi.json"),  # relative to the page, which may be under a prefix
+    base_url=".",  # both relative to the page, which may be under a prefix
+    api_url="../openapi.json",
     # Without these two the page would ask a validator on the network, and repeat the Host header.
     config={"app_name": "Profiles", "validatorUrl": None, "oauth2RedirectUrl": None},
 )
@@ -72,8 +73,8 @@ def sessions_endpoint() -> Response:
 def health_endpoint() -> Response:
     """Read each table, and so tell whether the service can serve requests."""
     with connection():
-        for model in (Account, Profile, Session):
-            db.execute(model.select().limit(1)).fetchone()
+        for table in ("account", "profile", "session"):
+            db.execute_sql(f"SELECT * FROM {table} LIMIT 1").fetchone()
     return json_response({"object": "health", "status": "ok"})
 
 
@@ -141,7 +142,7 @@ class PlainParts(MultiPartParser):
 
 
 def whole_text() -> bytes:
-    """Return the bytes of the body, of which gunicorn and Werkzeug may both give only a part."""
+    """Return the bytes of the body. gunicorn and Werkzeug may return a part without an error."""
     text = request.get_data()
     if len(text) < (request.content_length or 0):  # the client sent less
         raise ServiceError("invalid-body")

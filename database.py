@@ -4,8 +4,8 @@
 - ``connection()`` checks it before use, and replaces it when the server has closed it.
 - ``connection()`` closes it after any failure but a ServiceError. It is also closed when its
   thread ends.
-- A forked child opens connections of its own, and neither uses nor closes those of its parent. On
-  SQLite, the thread that forks closes its own before.
+- A forked child opens connections of its own, and neither uses nor closes those of its parent. The
+  thread that forks closes its own before, unless it is in a transaction.
 - Everything that writes does so in ``write()``. On SQLite it then has the turn to write, one
   thread of one process at a time; on MySQL, InnoDB locks rows.
 - A transaction that the database rolled back whole is repeated by ``write()``.
