@@ -6,6 +6,7 @@ import pytest
 
 import config
 from app import create_app
+from validators import BOUNDED_FIELDS
 
 REFUSED = [
     ("APPID", "a b", "APPID=a b: must match [A-Za-z0-9._-]{1,64}"),
@@ -114,7 +115,7 @@ def test_defaults():
         appid="default",
         database_url=config.DatabaseURL("sqlite", "profiles.db"),
         user_profile_fields=("contact-email", "full-name"),
-        lengths=((1, 50), (1, 50), (1, 50)),
+        lengths=((1, 50),) * len(BOUNDED_FIELDS),
         page_size=10,
         maximum_post_data_length=65536,
     )

@@ -15,9 +15,9 @@ MISSING = object()
 LONG = "x" * 60_000
 EMOJI = "👩‍🚀 naïve 中文 \u200b\x00 '\"\\%;--"
 
-TEXTS = ("phone", "occupation", "location", "website")
-NAMES = ("full-name", "display-name", "company-name")
-EMAILS = ("contact-email", "display-email")
+TEXTS = [name for name, row in CATALOGUE.items() if row.rule == "text"]
+NAMES = [name for name, row in CATALOGUE.items() if row.rule == "name"]
+EMAILS = [name for name, row in CATALOGUE.items() if row.rule == "email"]
 
 # field, value sent, value stored or code
 BOTH = [

@@ -112,7 +112,8 @@ def test_the_description_shows_the_configured_fields(make_app, settings, schema)
     assert shown["required"] == sorted(app.config["SETTINGS"].user_profile_fields)
     assert set(shown["properties"]) - {"default"} == set(shown["required"])
     for name in set(BOUNDED_FIELDS) & set(shown["required"]):
-        bounds = LENGTHS[name.upper().replace("-", "_")] if settings else (1, 50)
+        setting = name.upper().replace("-", "_")
+        bounds = LENGTHS.get(setting, (1, 50)) if settings else (1, 50)
         field = shown["properties"][name]
         assert (field["minLength"], field["maxLength"]) == bounds
 

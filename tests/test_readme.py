@@ -10,6 +10,7 @@ import blueprints
 import config
 from commands import commands
 from errors import STATUSES
+from validators import CATALOGUE
 
 README = (ROOT / "README.md").read_text()
 
@@ -18,6 +19,11 @@ def test_settings():
     for name, default in config.DEFAULTS.items():
         rows = [row for row in README.splitlines() if row.startswith("| `") and name in row]
         assert rows and default in rows[0], f"the README's settings lack {name}"
+
+
+def test_fields():
+    for name, row in CATALOGUE.items():
+        assert f"`{name}`" in README and (name == row.property or f"`{row.property}`" in README)
 
 
 def test_codes(make_app):
