@@ -68,10 +68,10 @@ def create_account(appid: str, *, administrator: bool = False) -> dict[str, Any]
     return write(lambda: models.insert(Account, models.now(), new))
 
 
-def set_administrator(accountid: str, administrator: bool) -> dict[str, Any]:
-    """Make an account an administrator, or not; return it. Raises invalid-accountid."""
+def set_administrator(accountid: str, *, off: bool = False) -> dict[str, Any]:
+    """Make an account an administrator, or ordinary; return it. Raises invalid-accountid."""
     account = find(Account, accountid)
-    return account | write(lambda: update(Account, accountid, administrator=administrator))
+    return account | write(lambda: update(Account, accountid, administrator=not off))
 
 
 def find_accounts(email: str, appid: str) -> dict[str, Any]:

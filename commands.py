@@ -18,9 +18,7 @@ DAYS_AGO = click.IntRange(0, 36_500)
 ACCOUNTID = click.Argument(["accountid"])
 APPID = click.Option(["--appid"], help="The application.  [default: the service's own]")
 ADMINISTRATOR = click.Option(["--administrator"], is_flag=True, help="Make it an administrator.")
-OFF = click.Option(
-    ["--off", "administrator"], flag_value=False, default=True, help="Make it ordinary again."
-)
+OFF = click.Option(["--off"], is_flag=True, help="Make it an ordinary account again.")
 DURATION = click.Option(
     ["--duration"], type=SECONDS, default=28_800, help="In seconds.", show_default=True
 )

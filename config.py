@@ -127,7 +127,8 @@ def database_url(value: str) -> DatabaseURL:
         url = urlsplit(value)
         host, port = url.hostname or "", url.port or 3306
         host.encode("idna")
-        if url.scheme in MYSQL_SCHEMES and "@" in url.path + url.query + url.fragment:
+        value.encode()  # fails for a byte that is no UTF-8
+        if url.scheme in MYSQL_SCHEMES and "@" in url.path + unquote(url.query) + url.fragment:
             raise ValueError
     except ValueError:  # whose text would show a part of the password
         reason = "is not a URL; percent-encode what is special in a password"
@@ -146,18 +147,17 @@ def database_url(value: str) -> DatabaseURL:
     user = unquote(url.username or "")
     password = unquote(url.password or "").encode()  # PyMySQL would encode a text as Latin-1
     server = {"host": host, "port": port, "user": user, "password": password}
-    tls = tls_options(options.get("sslmode", "PREFERRED"), options.get("sslca"))
+    mode = options.get("sslmode", "PREFERRED").upper()
+    if mode not in SSL_MODES:
+        raise SettingError("DATABASE_URL", shown, f"ssl-mode is none of {', '.join(SSL_MODES)}")
+    tls = tls_options(mode, options.get("sslca"))
     return DatabaseURL("mysql", unquote(url.path[1:]), server | tls)
 
 
-def tls_options(given: str, ca: str | None) -> dict[str, Any]:
+def tls_options(mode: str, ca: str | None) -> dict[str, Any]:
     """Return PyMySQL's options for an ssl-mode of MySQL's own clients. Raises SettingError."""
-    mode, without_context = given.upper(), {"DISABLED": {"ssl_disabled": True}, "PREFERRED": {}}
-    if mode not in SSL_MODES:
-        reason = f"is none of {', '.join(SSL_MODES)}"
-        raise SettingError("DATABASE_URL", f"…ssl-mode={given}", reason)
-    if mode in without_context:
-        return without_context[mode]
+    if mode in ("DISABLED", "PREFERRED"):
+        return {"ssl_disabled": True} if mode == "DISABLED" else {}
     try:
         context = ssl.create_default_context(cafile=ca)
     except (OSError, ValueError) as error:
@@ -179,5 +179,5 @@ def without_credentials(url: str) -> str:
     scheme = (re.match(r"\w[\w+.-]*://", url) or [""])[0]
     credentials, at, rest = url.removeprefix(scheme).rpartition("@")
     address = rest.partition("?")[0]
-    plain = r"[\w./:()\[\]%-]*" if at else r"/[\w./:%-]*|[\w./-]*"
+    plain = r"[\w./:()\[\]%-]*" if at else r"/[\w./:%-]*|[\w./-]*" if scheme else r"[\w./-]*"
     return scheme + ("***@" if at else "") + (address if re.fullmatch(plain, address) else "***")

@@ -27,7 +27,7 @@ from errors import ServiceError
 
 Result = TypeVar("Result")
 AWAY = ("OperationalError", "InterfaceError", "InternalError", "DatabaseError")
-"""Names of errors: of Peewee's, and of the drivers' own, which come out when rows are fetched."""
+"""Names of errors of Peewee, and of the drivers, whose own come out when rows are fetched."""
 NO_TABLE = (1046, 1146)  # MySQL's errors for a database or a table that does not exist
 REPEATED = (1020, 1205, 1213, 1050, 1061, 1684)
 """MySQL's errors for a changed row, a long wait, and a deadlock or a conflict in a cluster; and
@@ -80,8 +80,11 @@ def connection() -> Iterator[None]:
         if not db.in_transaction():
             db.close()
         cause = first_cause(error)
-        lacks_table = isinstance(cause, peewee.ProgrammingError) and cause.args[0] in NO_TABLE
-        if lacks_table or type(cause).__name__ in AWAY:
+        if isinstance(cause, ServiceError):
+            raise cause from cause.__cause__
+        library, name = type(cause).__module__.partition(".")[0], type(cause).__name__
+        lacks_table = name == "ProgrammingError" and cause.args[0] in NO_TABLE
+        if library in ("peewee", "pymysql", "sqlite3") and (name in AWAY or lacks_table):
             raise ServiceError("database-unavailable") from cause
         if isinstance(error, peewee.DataError | peewee.IntegrityError):
             raise type(error)(error.args[0]) from None  # MySQL's text quotes values

@@ -19,7 +19,8 @@ from urllib.parse import quote
 from gunicorn.glogging import Logger
 from gunicorn.workers.gthread import ThreadWorker
 
-from config import SettingError, number_of_workers
+sys.path.append(os.path.dirname(__file__))  # gunicorn may read this file from another folder
+from config import SettingError, number_of_workers  # noqa: E402
 
 MILLISECOND = timedelta(milliseconds=1)
 PLAIN = re.compile("[A-Za-z0-9._~/:%-]+")

@@ -50,7 +50,8 @@ def read_page(model: ListedModel, scope: dict[str, str], query: dict[str, Any]) 
             filters = [getattr(model, name) == value for name, value in scope.items()]
             newer = model.select(model.id).where(*filters, model.id > old)
             recent = {row[0] for row in db.execute(newer).fetchall()}
-            last_rows = read_rows(model, scope, before=rows[0][0] + 1, offset=limit - 1, count=2)
+            below = {"before": rows[size - 1][0], "offset": limit - size - 1}
+            last_rows = read_rows(model, scope, **below, count=2)
             if len(last_rows) == 2:  # there are rows behind the page
                 last_id, cursor = last_rows[0][:2]
 

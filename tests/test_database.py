@@ -194,6 +194,25 @@ def test_a_defect_in_a_block_closes_the_connection(app, user, database_url):
     assert not connections(database_url)
 
 
+def test_an_error_of_another_library_is_not_the_databases(app):
+    class OperationalError(Exception):
+        pass
+
+    with pytest.raises(OperationalError), connection():
+        raise OperationalError
+
+
+def test_a_connection_lost_in_a_transaction_of_the_callers_own(app, user, database_url):
+    if is_sqlite(database_url):
+        pytest.skip("SQLite has no server")
+    caller = user.account
+    with pytest.raises(ServiceError, match="^database-unavailable$"), connection(), db.atomic():
+        create_profile(caller, user.accountid, named("name"))
+        cut_connections(database_url)
+        create_profile(caller, user.accountid, named("name"))
+    assert create_profile(caller, user.accountid, named("name"))["fullName"] == "name"
+
+
 def test_a_connection_that_failed_is_not_used_again(app, user, database_url):
     user.create(named("first"))
     with pytest.raises(ServiceError, match="^database-unavailable$"):

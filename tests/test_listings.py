@@ -11,6 +11,7 @@ import pytest
 from databases import STARTS, execute, fill, new_row
 from serving import PROFILES, SESSIONS, Person, assert_error, at_once, named, walk
 
+import listings
 import models
 import operations
 from database import connection, db
@@ -228,6 +229,28 @@ def test_a_row_committed_late_makes_a_page_no_longer(app, made):
     assert page.next == expected[2 * BATCH + 49]
     if made == "just now":
         assert seen == expected[: 2 * BATCH + 50]
+
+
+def test_rows_committed_late_while_the_end_of_a_page_is_looked_up(app, monkeypatch):
+    """They are above that end, so the cursor still names the last row of the page."""
+    appid, read_rows, first = app.config["SETTINGS"].appid, listings.read_rows, next(STARTS)
+    rows = [new_row(Profile, first + 1000 * n, appid, "acct_x") for n in range(3 * BATCH)]
+    late = [new_row(Profile, row[Profile.id] - 1, appid, "acct_x") for row in rows[-2:]]
+    with connection(), db.atomic():
+        Profile.insert_many(rows).execute()
+    expected = [row[Profile.profileid] for row in reversed(rows)]
+
+    def read_rows_and_commit(*args, **kwargs):
+        found = read_rows(*args, **kwargs)
+        while late:
+            Profile.insert(late.pop()).execute()
+        return found
+
+    monkeypatch.setattr(listings, "read_rows", read_rows_and_commit)
+    page = operations.list_page(Profile, ADMINISTRATOR, appid, {"limit": BATCH + 1})
+    seen = ids(Profile, [*page.first, *chain.from_iterable(page.rest)])
+    assert seen == expected[: BATCH + 1]
+    assert page.next == expected[BATCH]
 
 
 def test_a_long_answer_is_sent_as_it_is_read(app, administrator):
