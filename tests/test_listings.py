@@ -162,6 +162,7 @@ def test_paging_while_rows_are_added(app, user, administrator):
         *(({"limit": value}, "invalid-limit") for value in (-1, 1.5, True, [], 2**63)),
         *(({"offset": value}, "invalid-offset") for value in (-1, "x", {})),
         *(({"after": value}, "invalid-after") for value in (5, [], "x")),
+        *(({"accountid": value}, "invalid-accountid") for value in (5, [], b"acct_x")),
     ],
 )
 def test_refused_in_process(app, query, code):
