@@ -111,7 +111,8 @@ class SQLite(OneForEachThread, peewee.SqliteDatabase):
                 raise OperationalError("database is locked: no turn to write")
             turn.callback(self.turn_of_thread.release)
             try:
-                file = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)  # it stays empty
+                # It stays empty. Opened for writing, so that a read-only disk fails here.
+                file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
                 turn.callback(os.close, file)
                 while not has_lock(file):
                     if time.monotonic() > deadline:
