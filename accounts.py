@@ -69,7 +69,10 @@ def create_account(appid: str, *, administrator: bool = False) -> dict[str, Any]
 
 
 def set_administrator(accountid: str, *, off: bool = False) -> dict[str, Any]:
-    """Make an account an administrator, or ordinary; return it. Raises invalid-accountid."""
+    """Make an account an administrator, or with --off an ordinary one. Returns the account.
+
+    Raises invalid-accountid.
+    """
     account = find(Account, accountid)
     return account | write(lambda: update(Account, accountid, administrator=not off))
 
@@ -139,7 +142,7 @@ def purge_sessions(days: int) -> dict[str, Any]:
 
 
 def batches(model: ListedModel, *columns: Field) -> Iterator[list[Row]]:
-    """Read the id and these columns of a whole table, in the order of the ids, by batches."""
+    """Read the id and these columns of a whole table, in the order of the ids, in batches."""
     query, last = model.select(model.id, *columns).order_by(model.id).limit(BATCH), 0
     while rows := db.execute(query.where(model.id > last)).fetchall():
         yield rows

@@ -90,7 +90,7 @@ def demo() -> str:
 Made an administrator and three accounts with a profile each. With the service running
 (flask run), paste any of these into another terminal, or a token into its page, {page}
 
-# update-profile, as a user
+# update-profile, as a user (with the same values, so that only updatedAt changes)
 curl -X PATCH {user} {form} '{page}api/user/update-profile?profileid={profile["profileid"]}'
 
 # create-profile, as the same user

@@ -26,7 +26,7 @@ MYSQL_SCHEMES = {"mysql", "mysql2", "mysql+pymysql", "mariadb", "mariadb+pymysql
 SSL_MODES = ("DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
 
 
-class SettingError(ClickException, RuntimeError):  # of these, flask and gunicorn print the message
+class SettingError(ClickException, RuntimeError):  # flask and gunicorn print these as one line
     """A setting that is refused. The message is one line: variable, value, reason."""
 
     def __init__(self, name: str, value: object, reason: str) -> None:

@@ -22,16 +22,10 @@ from typing import Any, TypeVar
 import peewee
 
 from config import DatabaseURL
-from engines import LOCK_SECONDS, MySQL, SQLite
+from engines import AFTERMATH, AWAY, LOCK_SECONDS, NO_TABLE, REPEATED, MySQL, SQLite
 from errors import ServiceError
 
 Result = TypeVar("Result")
-AWAY = ("OperationalError", "InterfaceError", "InternalError", "DatabaseError")
-"""Names of errors of Peewee, and of the drivers, whose own come out when rows are fetched."""
-NO_TABLE = (1046, 1146)  # MySQL's errors for a database or a table that does not exist
-REPEATED = (1020, 1205, 1213, 1050, 1061, 1684)
-"""MySQL's errors for a changed row, a long wait, and a deadlock or a conflict in a cluster; and
-for a table or an index that another process has made, or is changing just now."""
 
 db = peewee.DatabaseProxy()
 
@@ -93,8 +87,7 @@ def connection() -> Iterator[None]:
 
 def first_cause(error: BaseException) -> BaseException:
     """Return the error that broke a transaction, not that of the ROLLBACK that followed."""
-    # (0, ''): the connection was lost before. 1305: a savepoint went with its transaction.
-    while error.args[:1] in ((0,), (1305,)) and error.__context__:
+    while error.args[:1] in AFTERMATH and error.__context__:
         error = error.__context__
     return error
 

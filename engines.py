@@ -22,6 +22,13 @@ LOCK_SECONDS = 4
 STATEMENT_SECONDS = 10
 """How long MySQL may take for a statement: longer than it may wait for two locks."""
 CONNECT_SECONDS = 3
+AWAY = ("OperationalError", "InterfaceError", "InternalError", "DatabaseError")
+"""Names of errors of Peewee and of the drivers, whose own are raised while rows are fetched."""
+NO_TABLE = (1046, 1146)  # MySQL's errors for a database or a table that does not exist
+AFTERMATH = ((0,), (1305,))  # PyMySQL's for a connection lost before, MySQL's for a lost savepoint
+REPEATED = (1020, 1205, 1213, 1050, 1061, 1684)
+"""MySQL's errors for a changed row, a long wait, and a deadlock or a conflict in a cluster; and
+for a table or an index that another process has made, or is changing just now."""
 SESSION = f"""SET SESSION autocommit = 1, completion_type = 0, sql_big_selects = 1,
     sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
     innodb_lock_wait_timeout = {LOCK_SECONDS}, lock_wait_timeout = {LOCK_SECONDS}
@@ -45,11 +52,11 @@ class Closer:
 
 
 class OneForEachThread(peewee.Database):
-    """One connection for each thread, as Peewee has it, which is closed when the thread ends."""
+    """One connection for each thread, which is closed when the thread ends."""
 
     tables_made = False
     table_settings: list[str] | None = None
-    own: Any = None  # what each thread has of its own: the closer of its connection
+    own: Any = None  # for each thread, the Closer of its connection
     write_turn: Any = nullcontext  # for the block of a writer; InnoDB locks rows
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -60,7 +67,7 @@ class OneForEachThread(peewee.Database):
         self.begin_process()
 
     def begin_process(self) -> None:
-        """Let no thread have a connection or a turn; a parent's are neither used nor closed."""
+        """Forget all connections and turns. Those of a parent are neither used nor closed."""
         self.inherited, self.own = self.own, threading.local()
         self.turn_of_thread = threading.Lock()
         self.dispose()
@@ -72,7 +79,7 @@ class OneForEachThread(peewee.Database):
         return bool(opened)
 
     def before_fork(self) -> None:
-        """Close the connection: SQLite in the child would count on file locks of the parent."""
+        """Close the connection: in the child, SQLite would rely on locks that the parent has."""
         if not self.in_transaction():
             self.close()
 
@@ -172,7 +179,7 @@ class MySQL(OneForEachThread, peewee.MySQLDatabase):
         if self.is_closed() or not self.connection().open:
             return False
         poll = select.poll()
-        # A closed socket is readable. Private: PyMySQL's own way is a round trip.
+        # A closed socket is readable. Private: PyMySQL's public way asks the server.
         poll.register(self.connection()._sock, select.POLLIN)
         return not poll.poll(0)
 
@@ -191,14 +198,14 @@ class MySQL(OneForEachThread, peewee.MySQLDatabase):
 
     def index_names(self, table: str) -> set[str]:
         """Return the names of a table's indexes."""
-        # To SHOW INDEX, which Peewee sends, MariaDB answers with a broken packet while another node
-        # of a cluster changes the table.
+        # Peewee sends SHOW INDEX. While another node of a cluster changes the table, MariaDB's
+        # answer to it is a broken packet.
         select = "SELECT index_name FROM information_schema.statistics"
         where = "WHERE table_schema = DATABASE() AND table_name = %s"
         return {name for (name,) in self.execute_sql(f"{select} {where}", (table,))}
 
     def indexed(self, model: Any, index: str) -> Any:
         """Return the FROM clause of a listing, bound to the index."""
-        # Left to choose, MariaDB 10.11 reads "appid = ? AND id < ?" by the application alone and
+        # If it may choose, MariaDB 10.11 reads "appid = ? AND id < ?" by the application alone and
         # skips the rows before the cursor: 107 ms in the middle of 200,000 rows instead of 0.3.
         return NodeList((model, SQL(f"FORCE INDEX (`{index}`)")))

@@ -37,7 +37,7 @@ limit_request_line = 8190  # bytes, the most that gunicorn allows; its default i
 sendfile = False  # so that gunicorn counts the bytes it sends
 
 # A number for each worker: its connections + 1, or 0 without a worker. The workers share this
-# memory. It is twice as long as they are many, for a reload.
+# memory. It has room for twice as many, because a reload starts new ones beside the old.
 held = memoryview(mmap(-1, 8 * workers)).cast("i")
 
 

@@ -14,7 +14,7 @@ from validators import LARGEST_INTEGER
 
 BATCH = 100
 """Rows read and held at a time, however many are asked for: 6 MB when each fills a whole body."""
-COMMIT_NANOSECONDS = 2 * STATEMENT_SECONDS * 10**9  # from a row's moment to its commit, at most
+COMMIT_NANOSECONDS = 2 * STATEMENT_SECONDS * 10**9  # the longest from a row's moment to its commit
 
 
 class Page(NamedTuple):
@@ -43,7 +43,7 @@ def read_page(model: ListedModel, scope: dict[str, str], query: dict[str, Any]) 
         first = as_objects(model, rows[:size])
         if limit == size or len(rows) <= size:
             return Page(first, next=rows[size - 1][1] if len(rows) > size else None)
-        # Of a page of all rows, the last is the last there is, and no row is one too many.
+        # For a page of all rows: it has no end before the last row, and leaves no row out.
         last_id, cursor, old, recent = 0, None, LARGEST_INTEGER, set[int]()
         if limit < LARGEST_INTEGER:
             old = time_ns() - COMMIT_NANOSECONDS
@@ -56,7 +56,7 @@ def read_page(model: ListedModel, scope: dict[str, str], query: dict[str, Any]) 
                 last_id, cursor = last_rows[0][:2]
 
     def further_batches() -> Iterator[list[dict[str, Any]]]:
-        """Leave out the rows committed since the page began: each would take another's place."""
+        """Read the rest of the page. Rows that were committed since it began are left out."""
         before, left = rows[size - 1][0], limit - size
         while before > last_id and left:
             with connection():

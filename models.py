@@ -19,7 +19,7 @@ clock, latest = Lock(), 0
 
 
 def now() -> int:
-    """Return nanoseconds since 1970, UTC: in a process, more at each call."""
+    """Return nanoseconds since 1970, UTC. In a process, each call returns more than the last."""
     global latest
     with clock:
         latest = max(latest + 1, time.time_ns())
@@ -115,7 +115,7 @@ def public_columns(model: AnyModel) -> list[Field]:
 def object_names(model: AnyModel) -> tuple[list[str], dict[str, Any]]:
     """Return the names of the public columns but the id, and an object without values."""
     names = [column.name for column in public_columns(model) if column.name != "id"]
-    # What has no column comes before createdAt, but "object" comes second, where it is first met.
+    # What has no column comes before createdAt. "object" is there twice: the first place counts.
     order = [names[0], "object", *names[1:-2], *model.UNSTORED, *names[-2:]]
     return names, dict.fromkeys(order) | model.UNSTORED
 

@@ -119,7 +119,7 @@ def body_operation(verb: str, target: str, status: int, settings: Settings) -> t
         fields["default"], texts["default"] = DEFAULT_IN_JSON, DEFAULT_IN_FORMS
     example = {name: fields[name]["examples"][0] for name in fields}
     content = {JSON: {"schema": reference(f"{verb.capitalize()}Profile"), "example": example}}
-    # The page forgets a form that equals its example when the other kind of form is chosen.
+    # Reversed, because the page forgets a form that equals its example when its type is changed.
     reordered = {name: texts[name]["examples"][0] for name in reversed(texts)}
     form = {"schema": body | {"properties": texts}, "example": reordered}
     request = {"required": True, "content": content | dict.fromkeys(FORMS, form)}
