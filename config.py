@@ -12,6 +12,7 @@ from click import ClickException
 
 from validators import APPID, BOUNDED_FIELDS, CATALOGUE, Lengths
 
+CORES = getattr(os, "process_cpu_count", os.cpu_count)() or 1  # usable ones; Python 3.13 and newer
 LENGTH_SETTINGS = [f"PROFILE_{name.upper().replace('-', '_')}_LENGTH" for name in BOUNDED_FIELDS]
 DEFAULTS = {
     "APPID": "default",
@@ -21,12 +22,13 @@ DEFAULTS = {
     **{f"MAXIMUM_{name}": "50" for name in LENGTH_SETTINGS},
     "PAGE_SIZE": "10",
     "MAXIMUM_POST_DATA_LENGTH": "65536",
+    "WEB_CONCURRENCY": str(min(CORES, 4)),
 }
 MYSQL_SCHEMES = {"mysql", "mysql2", "mysql+pymysql", "mariadb", "mariadb+pymysql"}
 SSL_MODES = ("DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
 
 
-class SettingError(ClickException, RuntimeError):  # flask and gunicorn print these as one line
+class SettingError(ClickException):  # flask prints these as one line
     """A setting that is refused. The message is one line: variable, value, reason."""
 
     def __init__(self, name: str, value: object, reason: str) -> None:
@@ -40,8 +42,7 @@ class DatabaseURL:
 
     engine: str
     name: str
-    server: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """PyMySQL's options: host, port, user, password and those of TLS."""
+    server: Mapping[str, Any] = field(default_factory=dict, repr=False)  # PyMySQL's options
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Settings:
     lengths: Lengths
     page_size: int
     maximum_post_data_length: int
+    workers: int
 
     def example_body(self) -> dict[str, str]:
         """Return a body that is accepted, unless a minimum length is more than a whole body's."""
@@ -71,7 +73,6 @@ def load(variables: Mapping[str, object]) -> Settings:
     values = {name: str(given.get(name, default)) for name, default in DEFAULTS.items()}
     if not APPID.fullmatch(values["APPID"]):
         raise SettingError("APPID", values["APPID"], f"must match {APPID.pattern}")
-    number_of_workers(variables)
     bounds = []
     for name in LENGTH_SETTINGS:
         least = whole_number(values, f"MINIMUM_{name}", least=0)
@@ -86,16 +87,8 @@ def load(variables: Mapping[str, object]) -> Settings:
         lengths=tuple(bounds),
         page_size=whole_number(values, "PAGE_SIZE"),
         maximum_post_data_length=whole_number(values, "MAXIMUM_POST_DATA_LENGTH"),
+        workers=whole_number(values, "WEB_CONCURRENCY", most=1000),
     )
-
-
-def number_of_workers(variables: Mapping[str, object]) -> int:
-    """Return WEB_CONCURRENCY, by default one a usable core and at most 4. Raises SettingError."""
-    given = variables.get("WEB_CONCURRENCY")
-    if given in (None, ""):
-        has_affinity = hasattr(os, "sched_getaffinity")
-        return min(len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1, 4)
-    return whole_number({"WEB_CONCURRENCY": str(given)}, "WEB_CONCURRENCY", 1, 1000)
 
 
 def whole_number(values: dict[str, str], name: str, least: int = 1, most: int = 2**31 - 1) -> int:
@@ -172,12 +165,9 @@ def tls_options(mode: str, ca: str | None) -> dict[str, Any]:
 
 
 def without_credentials(url: str) -> str:
-    """Return the URL without its user, password and options.
-
-    A user and password end at the last "@". Without an "@", only a plain path is shown.
-    """
+    """Return the URL without what is before its last "@", or else as a plain path or as "***"."""
     scheme = (re.match(r"\w[\w+.-]*://", url) or [""])[0]
-    credentials, at, rest = url.removeprefix(scheme).rpartition("@")
+    _, at, rest = url.removeprefix(scheme).rpartition("@")
     address = rest.partition("?")[0]
     plain = r"[\w./:()\[\]%-]*" if at else r"/[\w./:%-]*|[\w./-]*" if scheme else r"[\w./-]*"
     return scheme + ("***@" if at else "") + (address if re.fullmatch(plain, address) else "***")

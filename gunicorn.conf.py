@@ -1,6 +1,6 @@
 """How the service is served: gunicorn's settings, its workers, and the log.
 
-The Procfile runs this file, which checks WEB_CONCURRENCY and then runs gunicorn, which reads it.
+The Procfile runs this file, which checks the settings and then runs gunicorn, which reads it.
 """
 
 import logging
@@ -20,14 +20,13 @@ from gunicorn.glogging import Logger
 from gunicorn.workers.gthread import ThreadWorker
 
 sys.path.append(os.path.dirname(__file__))  # gunicorn may read this file from another folder
-from config import SettingError, number_of_workers  # noqa: E402
+from config import SettingError, load  # noqa: E402
 
-MILLISECOND = timedelta(milliseconds=1)
 PLAIN = re.compile("[A-Za-z0-9._~/:%-]+")
 QUOTING = ("Invalid request from", "Ignored premature client", "Error handling request")
 
 try:
-    workers = number_of_workers(os.environ)
+    workers = load(os.environ).workers
 except SettingError as error:
     sys.exit(f"Error: {error}")
 threads = 4  # a few requests wait for the database at a time; more wait for Python's own lock
@@ -66,10 +65,6 @@ class SharingWorker(ThreadWorker):  # type: ignore[misc]
 class LogfmtLogger(Logger):  # type: ignore[misc]
     """One logfmt line for each request on standard output; no contents in the error log."""
 
-    def setup(self, cfg: Any) -> None:
-        super().setup(cfg)
-        self.error_log.addFilter(without_contents)
-
     def access(self, resp: Any, req: Any, environ: Any, request_time: timedelta) -> None:
         """Write the line directly: gunicorn's own way takes a tenth of the time of a request."""
         app_values = [
@@ -81,7 +76,7 @@ class LogfmtLogger(Logger):  # type: ignore[misc]
             f"method={plain(req.method)} path={plain(req.path)[:2048]} "
             f"status={(resp.status or '-')[:3]} {' '.join(app_values)} "
             f"bytes={resp.sent if resp.headers_sent else '-'} "
-            f"ms={request_time // MILLISECOND} client={plain(sender)}\n"
+            f"ms={request_time // timedelta(milliseconds=1)} client={plain(sender)}\n"
         )
         with suppress(OSError):  # standard output is closed or full
             if sys.stdout:  # None when there is none: number 1 is then another file
@@ -120,6 +115,7 @@ def without_contents(record: logging.LogRecord) -> bool:
     return True
 
 
+logging.getLogger("gunicorn.error").addFilter(without_contents)
 worker_class = SharingWorker
 logger_class = LogfmtLogger
 

@@ -1,19 +1,23 @@
-"""Checking input: the catalogue of the profile fields, identifiers, the query of a listing."""
+"""Checking input: the catalogue of the fields, dates, identifiers, the query of a listing."""
 
 import re
 from collections.abc import Callable, Mapping
+from datetime import date, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from dateutil import parser
 from email_validator import validate_email
 from marshmallow import EXCLUDE, Schema, fields, validate
 
-from dates import parse_date
 from errors import ServiceError
 
 APPID = re.compile("[A-Za-z0-9._-]{1,64}")
 IDENTIFIERS = {p: re.compile(f"{p}_[0-9a-f]{{16}}") for p in ("acct", "prof", "sess")}
 LARGEST_INTEGER = 2**63 - 1  # the largest LIMIT and OFFSET of SQLite; MySQL's are larger
+ISO_DATE = re.compile(r"(\d{4}-\d\d-\d\d|\d{8}|\d{4}-?W\d\d-?[1-7]|\d{4}-?\d{3})(?:[T ].*)?")
+FILL_INS = (datetime(2001, 1, 1), datetime(2002, 12, 28))
+"""What dateutil fills missing parts in from: a complete date gives the same result with both."""
 
 
 def is_identifier(prefix: str, text: object) -> bool:
@@ -55,18 +59,49 @@ class Text(fields.String):
 
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> str:
         text = "true" if value is True else value
-        if not isinstance(text, str):
-            raise self.make_error("invalid")
         try:
             text.encode()  # fails for a lone surrogate: JSON can contain one, no database can
             return self.stored(text)
-        except ValueError as error:
+        except (ValueError, AttributeError) as error:  # the latter: it is no text
             raise self.make_error("invalid") from error
 
 
 def checked_address(text: str) -> str:
     """Return the e-mail address; its syntax is checked, without the network. Raises ValueError."""
     return validate_email(text, check_deliverability=False, strict=True).original
+
+
+class FullYears(parser.parserinfo):  # type: ignore[misc]
+    """dateutil's words for dates, with years of two digits refused."""
+
+    def convertyear(self, year: int, century_specified: bool = False) -> int:
+        return year if century_specified else 0  # no date has the year 0
+
+
+def parse_date(text: str) -> str:
+    """Return the complete date in the text as YYYY-MM-DD; a time after it is ignored.
+
+    The text is ISO 8601, or else a date such as "31 January 1950". Raises ValueError.
+    """
+    if len(text) > 64 or not text.isascii() or text.startswith(("+", "-")):
+        # No written date is longer. dateutil reads English only, and ignores the sign of a year.
+        raise ValueError("not a date")
+    try:
+        if match := ISO_DATE.fullmatch(text):
+            parser.isoparse(text.replace(" ", "T", 1))
+            if "W" in text:
+                date.fromisoformat(match[1])  # isoparse takes a week 53 in every year
+            return parser.isoparse(match[1]).date().isoformat()
+    except (ValueError, OverflowError):
+        pass  # such as 1950-01-31 10:30 PM, which is no ISO 8601
+    try:
+        found = {parser.parse(text, FullYears(), default=d, ignoretz=True).date() for d in FILL_INS}
+    except Exception as error:  # dateutil documents ValueError; decimal's errors get out too
+        raise ValueError("not a date") from error
+    day = found.pop()
+    if found or not re.search(rf"(?<!\d){day.year:04}(?!\d)", text):
+        raise ValueError("not a complete date")
+    return day.isoformat()
 
 
 @lru_cache(maxsize=256)

@@ -123,6 +123,7 @@ def test_defaults():
         lengths=((1, 50),) * len(BOUNDED_FIELDS),
         page_size=10,
         maximum_post_data_length=65536,
+        workers=min(config.CORES, 4),
     )
 
 

@@ -386,17 +386,15 @@ needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("value", ["", "3"])
 def test_the_number_of_workers(serve, tmp_path, value):
     service = serve(f"sqlite:///{tmp_path}/x.db", WEB_CONCURRENCY=value)
-    expected = int(value or min(len(os.sched_getaffinity(0)), 4))
+    expected = int(value or min(config.CORES, 4))
     wait_until(lambda: len(workers(service)) == expected)
 
 
-def test_the_default_number_of_workers(monkeypatch):
-    for cores, expected in ((1, 1), (2, 2), (64, 4)):
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _, n=cores: range(n), raising=False)
-        assert config.number_of_workers({}) == expected
-    monkeypatch.delattr(os, "sched_getaffinity")
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert config.number_of_workers({"WEB_CONCURRENCY": ""}) == 1
+@pytest.mark.parametrize(("cores", "expected"), [(None, 1), (1, 1), (2, 2), (64, 4)])
+def test_the_default_number_of_workers(monkeypatch, cores, expected):
+    monkeypatch.setattr(os, "process_cpu_count", lambda: cores, raising=False)
+    settings = runpy.run_path(str(ROOT / "config.py"))["load"]({"WEB_CONCURRENCY": ""})
+    assert settings.workers == expected
 
 
 def test_sigterm_to_the_started_process_ends_all(serve, tmp_path):
