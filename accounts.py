@@ -30,19 +30,14 @@ class SignedIn(NamedTuple):
     appid: str
 
 
-def token_hash(token: str) -> str:
-    """Return what the database holds in place of a token."""
-    return sha256(token.encode()).hexdigest()
-
-
 def authenticate(authorization: str | None, appid: str) -> SignedIn:
     """Return the caller of a request with this Authorization header, within the application.
 
     Raises sign-in-required without a session that is neither ended nor expired.
     """
     if bearer := BEARER.fullmatch(authorization or ""):
-        moment = models.timestamp(time.time_ns())
-        if row := select_caller(appid=appid, hash=token_hash(bearer[1]), moment=moment).fetchone():
+        hash, moment = sha256(bearer[1].encode()).hexdigest(), models.timestamp(time.time_ns())
+        if row := select_caller(appid=appid, hash=hash, moment=moment).fetchone():
             return SignedIn(row[0], bool(row[1]), appid)
     raise ServiceError("sign-in-required")
 
@@ -106,7 +101,8 @@ def create_session(accountid: str, duration: int) -> dict[str, Any]:
 
     token, appid = token_hex(32), find(Account, accountid)["appid"]
     session = {"sessionid": models.identifier("sess"), "appid": appid, "accountid": accountid}
-    session |= {"tokenHash": token_hash(token), "csrfToken": token_hex(32), "duration": duration}
+    session |= {"tokenHash": sha256(token.encode()).hexdigest(), "csrfToken": token_hex(32)}
+    session["duration"] = duration
     return write(store) | {"token": token}
 
 

@@ -4,12 +4,12 @@ import logging
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from secrets import token_hex
 from typing import Any
 
 from click import get_current_context
 from flask import Flask, Response, current_app, has_app_context, has_request_context, request
-from flask.logging import default_handler
 from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as WerkzeugResponse
 
@@ -17,11 +17,12 @@ import config
 import operations
 from blueprints import BLUEPRINTS, JSON, json_response
 from commands import commands
-from database import bind, connection, db
+from database import bind, connection
 from errors import ServiceError
 
 # The codes of the errors that Flask raises by itself. Any other is invalid-body.
 HTTP_CODES = {404: "not-found", 405: "method-not-allowed", 500: "internal-error"}
+HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "2"}}  # seconds
 REQUEST_ID = re.compile("[A-Za-z0-9._-]{1,128}")
 
 
@@ -69,7 +70,8 @@ def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
         app.register_blueprint(blueprint)
     app.register_error_handler(ServiceError, service_error)
     app.register_error_handler(HTTPException, http_error)
-    default_handler.setFormatter(RequestLines("[%(asctime)s] %(levelname)s: %(message)s"))
+    for handler in app.logger.handlers:
+        handler.setFormatter(RequestLines("[%(asctime)s] %(levelname)s: %(message)s"))
 
     def settings_of_call() -> config.Settings:
         """Return the settings of the active app, or of this one when none of ours is active."""
@@ -78,12 +80,8 @@ def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
 
     operations.source = settings_of_call
     if not get_current_context(silent=True):
-        try:
-            with connection():  # which makes the tables
-                pass
-        except ServiceError as error:
-            app.logger.error("database unavailable: %s", error.__cause__)
-        db.close()  # before gunicorn forks
+        with suppress(ServiceError), connection():  # which makes the tables, or logs why not
+            pass
     return app
 
 
@@ -91,11 +89,7 @@ def service_error(error: ServiceError) -> Response:
     """Return the error as its JSON body, with the header that its status asks for."""
     request.environ["profiles.code"] = error.code
     response = json_response({"object": "error", "message": error.code}, error.status)
-    if error.status == 401:
-        response.headers["WWW-Authenticate"] = "Bearer"
-    if error.status == 503:
-        response.headers["Retry-After"] = "2"  # seconds
-        current_app.logger.error("database unavailable: %s", error.__cause__)
+    response.headers.update(HEADERS.get(error.status, {}))
     return response
 
 

@@ -43,8 +43,6 @@ def command(*parameters: click.Parameter) -> Callable[..., Any]:
                 with connection():
                     result = function(**options)
             except ServiceError as error:
-                if error.__cause__:
-                    click.echo(f"database unavailable: {error.__cause__}", err=True)
                 raise click.ClickException(error.code) from error
             click.echo(result if isinstance(result, str) else json.dumps(result))
 

@@ -4,13 +4,14 @@
 - ``connection()`` checks it before use, and replaces it when the server has closed it.
 - ``connection()`` closes it after any failure but a ServiceError. It is also closed when its
   thread ends.
-- A forked child opens connections of its own, and neither uses nor closes those of its parent. The
-  thread that forks closes its own before, unless it is in a transaction.
+- A thread closes its connection before it forks, and the child opens one of its own: SQLite would
+  rely on locks that the parent has. A thread in a transaction must not fork.
 - Everything that writes does so in ``write()``. On SQLite it then has the turn to write, one
   thread of one process at a time; on MySQL, InnoDB locks rows.
 - A transaction that the database rolled back whole is repeated by ``write()``.
 """
 
+import logging
 import os
 import random
 import time
@@ -28,6 +29,7 @@ from errors import ServiceError
 Result = TypeVar("Result")
 
 db = peewee.DatabaseProxy()
+logger = logging.getLogger("app")  # the Flask app's
 
 
 class AsciiField(peewee.TextField):
@@ -48,9 +50,7 @@ def bind(url: DatabaseURL) -> None:
     db.initialize(SQLite(url) if url.engine == "sqlite" else MySQL(url))
 
 
-os.register_at_fork(
-    before=lambda: db.obj and db.before_fork(), after_in_child=lambda: db.obj and db.begin_process()
-)
+os.register_at_fork(before=lambda: db.obj and not db.in_transaction() and db.close())
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def connection() -> Iterator[None]:
 
     The first block of a process makes the tables. Raises ServiceError("database-unavailable")
     when the database is away, full, read-only, locked for too long or lacks a table or a column;
-    its ``__cause__`` says which.
+    its ``__cause__`` says which, and so does a line of the log.
     """
     try:
         if not db.in_transaction() and not db.is_connection_usable():
@@ -79,6 +79,7 @@ def connection() -> Iterator[None]:
         library, name = type(cause).__module__.partition(".")[0], type(cause).__name__
         lacks_table = name == "ProgrammingError" and cause.args[0] in NO_TABLE
         if library in ("peewee", "pymysql", "sqlite3") and (name in AWAY or lacks_table):
+            logger.error("database unavailable: %s", cause)
             raise ServiceError("database-unavailable") from cause
         if isinstance(error, peewee.DataError | peewee.IntegrityError):
             raise type(error)(error.args[0]) from None  # MySQL's text quotes values
@@ -122,7 +123,8 @@ def create_tables() -> None:
     for model in Table.__subclasses__():
         model._meta.table_settings = db.table_settings
         model.create_table()
-        table, existing = model._meta.table_name, db.index_names(model._meta.table_name)
+        table = model._meta.table_name
+        existing = {name for (name,) in db.execute_sql(db.index_names, (table,))}
         for names, unique in model._meta.indexes:
             if "_".join((table, *names)) not in existing:
                 fields = [model._meta.fields[name] for name in names]

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from time import time_ns
 from typing import Any, NamedTuple
 
-from peewee import Query
+from peewee import SQL, NodeList, Query
 
 from database import Statement, connection, db, parameter
 from engines import STATEMENT_SECONDS
@@ -98,7 +98,7 @@ def select_rows(model: ListedModel, scope: tuple[str, ...], cursor: bool, skippi
     filters = [getattr(source, name) == parameter(name) for name in scope]
     rows = (
         source.select(*([source.id] if skipping else public_columns(model)))
-        .from_(db.indexed(source, index))
+        .from_(NodeList((source, SQL(db.index_hint.format(index)))))
         .where(*filters, source.id < bound)
         .order_by(source.id.desc())
         .limit(parameter("count"))

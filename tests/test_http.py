@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 import re
 
 import pytest
@@ -279,13 +280,15 @@ def test_any_other_request_id_is_replaced(app, given):
     assert all(re.fullmatch("[0-9a-f]{32}", each) for each in made)
 
 
-def test_each_line_of_a_defect_in_the_log_has_the_id_of_its_request(app, user, monkeypatch, capsys):
+def test_each_line_of_a_defect_in_the_log_has_the_id_of_its_request(make_app, monkeypatch, capsys):
     def fail(*args, **options):
         raise RuntimeError("the reason\nmethod=GET path=/forged")
 
+    monkeypatch.setattr(logging.root, "handlers", [])  # pytest's; beside them Flask adds none
+    app = make_app()
+    user = Person(app)
     monkeypatch.setattr("operations.checked_fields", fail)
     user.headers["X-Request-Id"] = "of-the-router"
-    app.logger.addHandler(default_handler)  # Flask does so itself, but not under pytest
     assert_error(user.create(GOOD), 500, "internal-error")
     app.logger.removeHandler(default_handler)
     lines = capsys.readouterr().err.splitlines()
