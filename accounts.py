@@ -18,8 +18,7 @@ from errors import ServiceError
 from models import Account, ListedModel, Profile, Row, Session, as_objects, find, select_row, update
 
 BEARER = re.compile("bearer +([0-9a-f]{64})", re.IGNORECASE)
-BATCH = 1_000
-"""Rows read, or sessions purged, at a time, so that no request waits long for a lock."""
+BATCH = 1_000  # rows read or purged at a time, so that no request waits long for a lock
 
 
 class SignedIn(NamedTuple):

@@ -10,7 +10,6 @@ import orjson
 from flask import Blueprint, Response, current_app, redirect, request, stream_with_context
 from flask_swagger_ui import get_swaggerui_blueprint
 from gunicorn.http.errors import ParseException
-from werkzeug.datastructures import Headers
 from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.formparser import MultiPartParser
 from werkzeug.wrappers import Response as WerkzeugResponse
@@ -137,7 +136,7 @@ def body() -> Any:
 class PlainParts(MultiPartParser):
     """Keeps each byte of a text as one character, where Werkzeug replaces what is not UTF-8."""
 
-    def get_part_charset(self, headers: Headers) -> str:
+    def get_part_charset(self, headers: Any) -> str:
         return "latin-1"
 
 

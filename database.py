@@ -99,8 +99,8 @@ def write(
     """Do the work, which writes, and return what it returns.
 
     ``atomic`` for work of several statements: all of them are stored, or none. Work that fails
-    with one of the REPEATED errors is done again, for so many seconds, but not within a
-    transaction of the caller's. The work must not call ``write()`` itself.
+    with one of the REPEATED errors, or for an id that is taken, is done again for so many seconds,
+    but not within a transaction of the caller's. The work must not call ``write()`` itself.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -108,8 +108,9 @@ def write(
             with db.write_turn(), db.atomic() if atomic else nullcontext():
                 return work()
         except peewee.PeeweeException as error:
-            number = (*first_cause(error).args, None)[0]
-            if number not in REPEATED or db.in_transaction() or time.monotonic() > deadline:
+            known = (*first_cause(error).args, None)[0] in REPEATED
+            id_taken = isinstance(error, peewee.IntegrityError)  # by a row of another process
+            if not (known or id_taken) or db.in_transaction() or time.monotonic() > deadline:
                 raise
         time.sleep(random.uniform(0.001, 0.02))
 

@@ -17,11 +17,8 @@ from peewee import OperationalError
 from config import DatabaseURL
 from errors import ServiceError
 
-LOCK_SECONDS = 4
-"""How long a statement may wait for a lock before it fails."""
-STATEMENT_SECONDS = 10
-"""How long MySQL may take for a statement: longer than it may wait for two locks."""
-CONNECT_SECONDS = 3
+LOCK_SECONDS = 4  # how long a statement may wait for a lock
+STATEMENT_SECONDS = 10  # how long MySQL may take for a statement: longer than for two locks
 AWAY = ("OperationalError", "InterfaceError", "InternalError", "DatabaseError")
 """Names of errors of Peewee and of the drivers, whose own are raised while rows are fetched."""
 NO_TABLE = (1046, 1146)  # MySQL's errors for a database or a table that does not exist
@@ -141,14 +138,8 @@ class MySQL(OneForEachThread, peewee.MySQLDatabase):
     }
 
     def __init__(self, url: DatabaseURL) -> None:
-        super().__init__(
-            url.name,
-            **url.server,
-            connect_timeout=CONNECT_SECONDS,
-            read_timeout=STATEMENT_SECONDS,
-            write_timeout=STATEMENT_SECONDS,
-            init_command=SESSION,
-        )
+        limits = {"read_timeout": STATEMENT_SECONDS, "write_timeout": STATEMENT_SECONDS}
+        super().__init__(url.name, **url.server, **limits, connect_timeout=3, init_command=SESSION)
 
     def is_connection_usable(self) -> bool:
         """Return whether there is one that the server has not closed."""

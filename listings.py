@@ -12,8 +12,7 @@ from errors import ServiceError
 from models import ListedModel, Row, as_objects, public_columns
 from validators import LARGEST_INTEGER
 
-BATCH = 100
-"""Rows read and held at a time, however many are asked for: 6 MB when each fills a whole body."""
+BATCH = 100  # rows read and held at a time: 6 MB when each fills a whole body
 COMMIT_NANOSECONDS = 2 * STATEMENT_SECONDS * 10**9  # the longest from a row's moment to its commit
 
 

@@ -8,7 +8,6 @@ from secrets import token_hex
 from threading import Lock
 from typing import Any
 
-import peewee
 from peewee import BigIntegerField, BooleanField, Field, IntegerField, Query, TextField
 
 from database import AsciiField, Statement, Table, parameter
@@ -172,18 +171,12 @@ def update_row(model: AnyModel, *names: str) -> Query:
 def insert(model: AnyModel, moment: int, values: dict[str, Any]) -> dict[str, Any]:
     """Store a row made at that moment, in nanoseconds, and return it as an object.
 
-    The moment is its id. If that is taken by another process, the next two are tried.
+    The moment is its id. If another process has taken that, ``write()`` repeats its work.
     """
     row = dict.fromkeys(model._meta.sorted_field_names) | values
     row |= {"id": moment} | dict.fromkeys(("createdAt", "updatedAt"), timestamp(moment))
-    while True:
-        try:
-            insert_row(model, **row)
-            return as_objects(model, [[row[field.name] for field in public_columns(model)]])[0]
-        except peewee.IntegrityError:
-            if row["id"] == moment + 2:
-                raise
-            row["id"] += 1
+    insert_row(model, **row)
+    return as_objects(model, [[row[field.name] for field in public_columns(model)]])[0]
 
 
 @Statement

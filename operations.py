@@ -19,13 +19,11 @@ from listings import Page, read_page
 from models import Account, ListedModel, Profile, Session, find, update
 from validators import APPID, is_identifier, listing_query, profile_schema
 
-Caller = Any
-"""The account that makes the call: an object with ``accountid`` and ``administrator``."""
+Caller = Any  # the account that makes the call: it has ``accountid`` and ``administrator``
 Body = Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None
 """The input fields and their values, or a function that reads them once the target is checked."""
 
-source: Callable[[], Settings] | None = None
-"""Returns the settings of each call; create_app() sets it."""
+source: Callable[[], Settings] | None = None  # set by create_app(): returns those of a call
 
 
 def settings() -> Settings:

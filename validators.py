@@ -46,8 +46,7 @@ CATALOGUE = {
 }  # fmt: skip
 BOUNDED_FIELDS = tuple(name for name, row in CATALOGUE.items() if row.rule == "name")
 
-Lengths = tuple[tuple[int, int], ...]
-"""The inclusive (minimum, maximum) lengths of the bounded fields, in Unicode characters."""
+Lengths = tuple[tuple[int, int], ...]  # inclusive bounds of these, in Unicode characters
 
 
 class Text(fields.String):
