@@ -9,9 +9,8 @@ from secrets import token_hex
 from typing import Any
 
 from click import get_current_context
-from flask import Flask, Response, current_app, has_app_context, has_request_context, request
+from flask import Flask, Response, current_app, has_request_context, request
 from werkzeug.exceptions import HTTPException
-from werkzeug.wrappers import Response as WerkzeugResponse
 
 import config
 import operations
@@ -20,7 +19,6 @@ from commands import commands
 from database import bind, connection
 from errors import ServiceError
 
-# The codes of the errors that Flask raises by itself. Any other is invalid-body.
 HTTP_CODES = {404: "not-found", 405: "method-not-allowed", 500: "internal-error"}
 HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "2"}}  # seconds
 REQUEST_ID = re.compile("[A-Za-z0-9._-]{1,128}")
@@ -54,17 +52,15 @@ class Service(Flask):
 def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
     """Return the service, its settings read from the environment and then from the overrides.
 
-    Overrides that are not settings of the service are Flask's own, such as TESTING. Raises
-    SettingError for a bad setting. Makes missing tables, but under ``flask`` only when the database
-    is first used. A database that is away is logged and asked again at each request, so that a
-    worker can start before it is back.
+    Overrides that are not settings are Flask's own, such as TESTING. Raises SettingError. Makes
+    missing tables, but under ``flask`` only when the database is first used. A database that is
+    away is logged and asked again at each request, so that a worker can start before it is back.
     """
     settings = config.load({**os.environ, **(overrides or {})})
     bind(settings.database_url)
     app = Service(__name__, static_folder=None)
-    app.config.update(overrides or {})
-    app.config["SETTINGS"] = settings
-    app.config["MAX_CONTENT_LENGTH"] = settings.maximum_post_data_length
+    app.config.update(overrides or {}, SETTINGS=settings)
+    app.config["MAX_CONTENT_LENGTH"] = settings.maximum_post_data_length + 1  # see whole_text()
     app.url_map.merge_slashes = False  # a redirect would repeat the Host header
     for blueprint in (*BLUEPRINTS, commands):
         app.register_blueprint(blueprint)
@@ -75,8 +71,7 @@ def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
 
     def settings_of_call() -> config.Settings:
         """Return the settings of the active app, or of this one when none of ours is active."""
-        active = current_app.config.get("SETTINGS") if has_app_context() else None
-        return active if isinstance(active, config.Settings) else settings
+        return (current_app if isinstance(current_app, Service) else app).config["SETTINGS"]
 
     operations.source = settings_of_call
     if not get_current_context(silent=True):
@@ -93,10 +88,9 @@ def service_error(error: ServiceError) -> Response:
     return response
 
 
-def http_error(error: HTTPException) -> WerkzeugResponse:
+def http_error(error: HTTPException) -> Response:
     """Return an error that Flask raised by itself, with the headers it gave it, such as Allow."""
-    response = error.get_response()
-    code = HTTP_CODES.get(response.status_code, "invalid-body")
-    response.data = service_error(ServiceError(code)).data
-    response.headers["Content-Type"] = JSON
+    code = HTTP_CODES.get(error.code or 0, "invalid-body")
+    response = service_error(ServiceError(code, error.code))
+    response.headers.update(dict(error.get_headers()) | {"Content-Type": JSON})
     return response

@@ -7,12 +7,11 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import orjson
-from flask import Blueprint, Response, current_app, redirect, request, stream_with_context
+from flask import Blueprint, Response, current_app, request, stream_with_context
 from flask_swagger_ui import get_swaggerui_blueprint
 from gunicorn.http.errors import ParseException
 from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.formparser import MultiPartParser
-from werkzeug.wrappers import Response as WerkzeugResponse
 
 import operations
 from accounts import SignedIn, authenticate
@@ -89,9 +88,9 @@ def description_endpoint() -> Response:
 
 @description.get("/")
 @description.get("/docs")
-def front_endpoint() -> WerkzeugResponse:
+def front_endpoint() -> Response:
     """Redirect to the documentation by a relative address, without the Host header."""
-    return redirect("docs/")
+    return Response(status=302, headers={"Location": "docs/"})
 
 
 @docs.before_request
@@ -145,8 +144,7 @@ def whole_text() -> bytes:
     text = request.get_data()
     if len(text) < (request.content_length or 0):  # the client sent less
         raise ServiceError("invalid-body")
-    chunked, most = request.environ.get("wsgi.input_terminated"), request.max_content_length
-    if chunked and len(text) == most and request.environ["wsgi.input"].read(1):
+    if len(text) == request.max_content_length:  # a byte over the setting, perhaps of more
         raise ServiceError("body-too-large")
     return text
 

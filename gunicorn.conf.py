@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import sys
-import traceback
 from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache
@@ -94,10 +93,9 @@ def client(cfg: Any, peer: str, forwarded: str) -> str:
 
     Otherwise it is the peer's. That of a Unix socket is "", and trusted.
     """
-    networks = cfg.forwarded_allow_networks()
     trusts_all = not peer or "*" in cfg.forwarded_allow_ips
     with suppress(ValueError):  # none, or no address
-        if trusts_all or any(ip_address(peer) in network for network in networks):
+        if trusts_all or any(ip_address(peer) in each for each in cfg.forwarded_allow_networks()):
             last = forwarded.rpartition(",")[2].partition("%")[0]  # from "%" on, free text
             return str(ip_address(last.strip()))
     return peer
@@ -109,8 +107,8 @@ def without_contents(record: logging.LogRecord) -> bool:
     if text.startswith(QUOTING):
         text = re.split("['\"?]", text)[0]
         if record.exc_info and record.exc_info[0]:  # its frames and its type, but not its text
-            frames = traceback.format_tb(record.exc_info[2])
-            record.exc_text = "".join([*frames, record.exc_info[0].__qualname__])
+            kind, _, frames = record.exc_info
+            record.exc_info = (Exception, Exception(kind.__qualname__), frames)
     record.msg, record.args = text if text.isprintable() else repr(text), ()
     return True
 

@@ -343,7 +343,9 @@ def test_the_error_log_shows_where_a_request_failed_but_not_its_contents(setting
         int("secret")
     except ValueError as error:
         text = formatted(settings, "Error handling request %s", "/x?secret", error=error)
-    expected = r"Error handling request /x\n  File .*\n    int\(.*\nValueError"
+    expected = (
+        r"Error handling request /x\nTraceback.*\n  File .*\n    int\(.*\nException: ValueError"
+    )
     assert re.fullmatch(expected, text, re.DOTALL)
     assert formatted(settings, "Cannot start", error=OSError("reason")).endswith("reason")
 
