@@ -1,7 +1,4 @@
-"""Accounts and their sessions, and the caller of a request.
-
-The functions are called within a ``connection()``. What they raise are ServiceErrors.
-"""
+"""Accounts, their sessions, the caller of a request. All of it is for use in a connection()."""
 
 import re
 import time
@@ -30,10 +27,7 @@ class SignedIn(NamedTuple):
 
 
 def authenticate(authorization: str | None, appid: str) -> SignedIn:
-    """Return the caller of a request with this Authorization header, within the application.
-
-    Raises sign-in-required without a session that is neither ended nor expired.
-    """
+    """Return the caller, whose session has neither ended nor expired. Raises sign-in-required."""
     if bearer := BEARER.fullmatch(authorization or ""):
         hash, moment = sha256(bearer[1].encode()).hexdigest(), models.timestamp(time.time_ns())
         if row := select_caller(appid=appid, hash=hash, moment=moment).fetchone():
@@ -63,10 +57,7 @@ def create_account(appid: str, *, administrator: bool = False) -> dict[str, Any]
 
 
 def set_administrator(accountid: str, *, off: bool = False) -> dict[str, Any]:
-    """Make an account an administrator, or with --off an ordinary one. Returns the account.
-
-    Raises invalid-accountid.
-    """
+    """Make an account an administrator, or with --off an ordinary one. Raises invalid-accountid."""
     account = find(Account, accountid)
     return account | write(lambda: update(Account, accountid, administrator=not off))
 
@@ -87,10 +78,7 @@ def find_accounts(email: str, appid: str) -> dict[str, Any]:
 
 
 def create_session(accountid: str, duration: int) -> dict[str, Any]:
-    """Make a session of an account; its token is shown only now, and not stored.
-
-    The duration is in seconds. Raises invalid-accountid.
-    """
+    """Make a session of so many seconds; its token is shown only now. Raises invalid-accountid."""
 
     def store() -> dict[str, Any]:
         moment = models.now()

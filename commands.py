@@ -31,8 +31,7 @@ def command(*parameters: click.Parameter) -> Callable[..., Any]:
     """Return a decorator that makes a function a command with these parameters.
 
     The command has the name of the function, and the first sentence of its docstring as its help.
-    It prints what the function returns, an object as JSON. A failure is one line, the code, after
-    the reason if there is one.
+    It prints what the function returns, an object as JSON. A failure is one line, the code.
     """
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:

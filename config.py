@@ -154,8 +154,7 @@ def tls_options(mode: str, ca: str | None) -> dict[str, Any]:
     try:
         context = ssl.create_default_context(cafile=ca)
     except (OSError, ValueError) as error:
-        reason = "is no readable file of certificates"
-        raise SettingError("DATABASE_URL", f"…ssl-ca={ca}", reason) from error
+        raise SettingError("DATABASE_URL", f"…ssl-ca={ca}", "is no file of certificates") from error
     # Python 3.13 refuses the certificates that MySQL makes for itself, unless told not to.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.check_hostname = mode == "VERIFY_IDENTITY"

@@ -26,7 +26,7 @@ from config import DatabaseURL
 from engines import AFTERMATH, AWAY, LOCK_SECONDS, NO_TABLE, REPEATED, MySQL, SQLite
 from errors import ServiceError
 
-Result = TypeVar("Result")
+T = TypeVar("T")
 
 db = peewee.DatabaseProxy()
 logger = logging.getLogger("app")  # the Flask app's
@@ -93,9 +93,7 @@ def first_cause(error: BaseException) -> BaseException:
     return error
 
 
-def write(
-    work: Callable[[], Result], *, atomic: bool = False, seconds: float = LOCK_SECONDS
-) -> Result:
+def write(work: Callable[[], T], *, atomic: bool = False, seconds: float = LOCK_SECONDS) -> T:
     """Do the work, which writes, and return what it returns.
 
     ``atomic`` for work of several statements: all of them are stored, or none. Work that fails

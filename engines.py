@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import peewee
-from peewee import OperationalError
 
 from config import DatabaseURL
 from errors import ServiceError
@@ -95,7 +94,7 @@ class SQLite(OneForEachThread, peewee.SqliteDatabase):
         deadline, path = time.monotonic() + LOCK_SECONDS, f"{self.database}-lock"
         with ExitStack() as turn:
             if not self.turn_of_thread.acquire(timeout=LOCK_SECONDS):
-                raise OperationalError("database is locked: no turn to write")
+                raise peewee.OperationalError("database is locked: no turn to write")
             turn.callback(self.turn_of_thread.release)
             try:
                 # It stays empty. Opened for writing, so that a read-only disk fails here.
@@ -106,11 +105,11 @@ class SQLite(OneForEachThread, peewee.SqliteDatabase):
                         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                         break
                     if time.monotonic() > deadline:
-                        raise OperationalError("database is locked: no turn to write")
+                        raise peewee.OperationalError("database is locked: no turn to write")
                     time.sleep(0.00005)
                 turn.callback(fcntl.flock, file, fcntl.LOCK_UN)  # a forked child may have it open
             except OSError as error:
-                raise OperationalError(f"{path}: {error.strerror}") from error
+                raise peewee.OperationalError(f"{path}: {error.strerror}") from error
             yield
 
     def prepare(self) -> None:

@@ -169,10 +169,7 @@ def update_row(model: AnyModel, *names: str) -> Query:
 
 
 def insert(model: AnyModel, moment: int, values: dict[str, Any]) -> dict[str, Any]:
-    """Store a row made at that moment, in nanoseconds, and return it as an object.
-
-    The moment is its id. If another process has taken that, ``write()`` repeats its work.
-    """
+    """Store a row made at that moment, in nanoseconds, which is its id; return it as an object."""
     row = dict.fromkeys(model._meta.sorted_field_names) | values
     row |= {"id": moment} | dict.fromkeys(("createdAt", "updatedAt"), timestamp(moment))
     insert_row(model, **row)

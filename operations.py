@@ -1,6 +1,6 @@
-"""The four operations, for the HTTP routes and for callers in the same process.
+"""The four operations, for HTTP and in-process. Each checks the rights of its caller.
 
-Each checks the rights of its caller and fails with a ServiceError whose message is the code.
+A caller is any object with ``accountid`` and ``administrator``. Failures are ServiceErrors.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +19,8 @@ from listings import Page, read_page
 from models import Account, ListedModel, Profile, Session, find, update
 from validators import APPID, is_identifier, listing_query, profile_schema
 
-Caller = Any  # the account that makes the call: it has ``accountid`` and ``administrator``
+Id = str | None  # an identifier, where one can be missing
+Names = Iterable[str] | None  # input fields, in place of the configured ones
 Body = Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None
 """The input fields and their values, or a function that reads them once the target is checked."""
 
@@ -34,17 +35,11 @@ def settings() -> Settings:
 
 
 def update_profile(
-    caller: Caller,
-    profileid: str | None,
-    body: Body,
-    *,
-    appid: str | None = None,
-    user_profile_fields: Iterable[str] | None = None,
+    caller: Any, profileid: Id, body: Body, *, appid: Id = None, user_profile_fields: Names = None
 ) -> dict[str, Any]:
     """Store the configured fields of the caller's own profile and return the whole profile.
 
-    ``user_profile_fields`` replaces the configured list for this call. Raises ServiceError:
-    invalid-profileid, invalid-account, or the code of the first field that fails.
+    Raises invalid-profileid, invalid-account, or the code of the first field that fails.
     """
     appid = checked_appid(appid)
     with connection():
@@ -56,18 +51,12 @@ def update_profile(
 
 
 def create_profile(
-    caller: Caller,
-    accountid: str | None,
-    body: Body,
-    *,
-    appid: str | None = None,
-    user_profile_fields: Iterable[str] | None = None,
+    caller: Any, accountid: Id, body: Body, *, appid: Id = None, user_profile_fields: Names = None
 ) -> dict[str, Any]:
     """Store a new profile of the caller's own account and return it.
 
-    With ``default`` exactly ``true`` in the body it becomes the account's default profile, both
-    or neither. ``user_profile_fields`` replaces the configured list for this call. Raises
-    ServiceError: invalid-accountid, invalid-account, or the code of the first field that fails.
+    With ``default`` exactly ``true`` it also becomes the account's default profile, or neither is
+    stored. Raises invalid-accountid, invalid-account, or the code of the first field that fails.
     """
 
     def store() -> dict[str, Any]:
@@ -91,14 +80,14 @@ def create_profile(
 
 def list_rows(
     model: ListedModel,
-    caller: Caller,
+    caller: Any,
     *,
-    accountid: str | None = None,
+    accountid: Id = None,
     all: bool | str = False,
     limit: int | str | None = None,
     offset: int | str = 0,
-    after: str | None = None,
-    appid: str | None = None,
+    after: Id = None,
+    appid: Id = None,
 ) -> list[dict[str, Any]] | None:
     """Return the application's rows, newest first, or None when there is none.
 
@@ -113,7 +102,7 @@ list_profiles = partial(list_rows, Profile)
 list_sessions = partial(list_rows, Session)
 
 
-def list_page(model: ListedModel, caller: Caller, appid: str | None, given: dict[str, Any]) -> Page:
+def list_page(model: ListedModel, caller: Any, appid: Id, given: dict[str, Any]) -> Page:
     """Return a page of a listing, for an administrator. Raises ServiceError, as list_profiles."""
     appid = checked_appid(appid)
     if not caller.administrator:
@@ -125,7 +114,7 @@ def list_page(model: ListedModel, caller: Caller, appid: str | None, given: dict
     return read_page(model, {"appid": appid, **account}, query)
 
 
-def checked_appid(appid: str | None) -> str:
+def checked_appid(appid: Id) -> str:
     """Return the application of the call, by default the service's own. Raises invalid-appid."""
     if appid is None:
         return settings().appid
@@ -134,7 +123,7 @@ def checked_appid(appid: str | None) -> str:
     return appid
 
 
-def checked_fields(body: Body, names: Iterable[str] | None, *, creating: bool) -> dict[str, Any]:
+def checked_fields(body: Body, names: Names, *, creating: bool) -> dict[str, Any]:
     """Return the values to store, by property. Raises ServiceError for the first that fails."""
     fields = settings().user_profile_fields if names is None else tuple(names)
     given: object = body() if callable(body) else {} if body is None else body

@@ -131,8 +131,7 @@ def profile_schema(names: tuple[str, ...], lengths: Lengths, *, creating: bool) 
 
 
 def listing_query(given: Mapping[str, Any], *, page_size: int) -> dict[str, Any]:
-    """Return the checked query. An empty parameter counts as not given; ``all`` replaces
-    ``limit`` and ``offset``, which are ASCII digits or, in-process, numbers.
+    """Return the checked query, without empty parameters. ``all`` sets ``limit`` and ``offset``.
 
     Raises ServiceError: invalid-limit, invalid-offset, invalid-after, invalid-accountid.
     """
