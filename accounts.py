@@ -29,8 +29,8 @@ class SignedIn(NamedTuple):
 def authenticate(authorization: str | None, appid: str) -> SignedIn:
     """Return the caller, whose session has neither ended nor expired. Raises sign-in-required."""
     if bearer := BEARER.fullmatch(authorization or ""):
-        hash, moment = sha256(bearer[1].encode()).hexdigest(), models.timestamp(time.time_ns())
-        if row := select_caller(appid=appid, hash=hash, moment=moment).fetchone():
+        digest, moment = sha256(bearer[1].encode()).hexdigest(), models.timestamp(time.time_ns())
+        if row := select_caller(appid=appid, hash=digest, moment=moment).fetchone():
             return SignedIn(row[0], bool(row[1]), appid)
     raise ServiceError("sign-in-required")
 
@@ -78,7 +78,7 @@ def find_accounts(email: str, appid: str) -> dict[str, Any]:
 
 
 def create_session(accountid: str, duration: int) -> dict[str, Any]:
-    """Make a session of so many seconds; its token is shown only now. Raises invalid-accountid."""
+    """Make a session; its token is shown only now, and not stored. Raises invalid-accountid."""
 
     def store() -> dict[str, Any]:
         moment = models.now()
@@ -94,7 +94,7 @@ def create_session(accountid: str, duration: int) -> dict[str, Any]:
 
 
 def end_session(sessionid: str) -> dict[str, Any]:
-    """End a session at once; return it, also one ended before. Raises invalid-sessionid."""
+    """End a session at once, unless it has been; return it. Raises invalid-sessionid."""
     find(Session, sessionid)
     end_where(Session.sessionid == sessionid)
     return find(Session, sessionid)
@@ -115,7 +115,7 @@ def end_where(condition: Expression) -> int:
 
 
 def purge_sessions(days: int) -> dict[str, Any]:
-    """Delete the sessions that ended or expired so many days ago, or more; return how many."""
+    """Delete the sessions that ended or expired that many days ago, or more; return how many."""
     before = models.timestamp(time.time_ns() - days * 86_400 * 10**9)
     ended, deleted = (Session.expiresAt <= before) | (Session.endedAt <= before), 0
     for rows in batches(Session):

@@ -10,6 +10,7 @@ from typing import Any
 
 from click import get_current_context
 from flask import Flask, Response, current_app, has_request_context, request
+from flask.logging import default_handler
 from werkzeug.exceptions import HTTPException
 
 import config
@@ -20,7 +21,7 @@ from database import bind, connection
 from errors import ServiceError
 
 HTTP_CODES = {404: "not-found", 405: "method-not-allowed", 500: "internal-error"}
-HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "2"}}  # seconds
+HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "2"}}
 REQUEST_ID = re.compile("[A-Za-z0-9._-]{1,128}")
 
 
@@ -66,8 +67,8 @@ def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
         app.register_blueprint(blueprint)
     app.register_error_handler(ServiceError, service_error)
     app.register_error_handler(HTTPException, http_error)
-    for handler in app.logger.handlers:
-        handler.setFormatter(RequestLines("[%(asctime)s] %(levelname)s: %(message)s"))
+    if default_handler in app.logger.handlers:  # Flask adds it unless there is another
+        default_handler.setFormatter(RequestLines("[%(asctime)s] %(levelname)s: %(message)s"))
 
     def settings_of_call() -> config.Settings:
         """Return the settings of the active app, or of this one when none of ours is active."""

@@ -144,7 +144,7 @@ def whole_text() -> bytes:
     text = request.get_data()
     if len(text) < (request.content_length or 0):  # the client sent less
         raise ServiceError("invalid-body")
-    if len(text) == request.max_content_length:  # a byte over the setting, perhaps of more
+    if len(text) == request.max_content_length:  # over the setting, by a byte or more
         raise ServiceError("body-too-large")
     return text
 

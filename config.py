@@ -12,7 +12,7 @@ from click import ClickException
 
 from validators import APPID, BOUNDED_FIELDS, CATALOGUE, Lengths
 
-CORES = getattr(os, "process_cpu_count", os.cpu_count)() or 1  # usable ones; Python 3.13 and newer
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 LENGTH_SETTINGS = [f"PROFILE_{name.upper().replace('-', '_')}_LENGTH" for name in BOUNDED_FIELDS]
 DEFAULTS = {
     "APPID": "default",
@@ -28,7 +28,7 @@ MYSQL_SCHEMES = {"mysql", "mysql2", "mysql+pymysql", "mariadb", "mariadb+pymysql
 SSL_MODES = ("DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
 
 
-class SettingError(ClickException):  # flask prints these as one line
+class SettingError(ClickException, RuntimeError):  # flask and gunicorn print these as one line
     """A setting that is refused. The message is one line: variable, value, reason."""
 
     def __init__(self, name: str, value: object, reason: str) -> None:
@@ -164,7 +164,7 @@ def tls_options(mode: str, ca: str | None) -> dict[str, Any]:
 
 
 def without_credentials(url: str) -> str:
-    """Return the URL without what is before its last "@", or else as a plain path or as "***"."""
+    """Return the URL without credentials and options; what is not plain is shown as "***"."""
     scheme = (re.match(r"\w[\w+.-]*://", url) or [""])[0]
     _, at, rest = url.removeprefix(scheme).rpartition("@")
     address = rest.partition("?")[0]

@@ -4,8 +4,8 @@
 - ``connection()`` checks it before use, and replaces it when the server has closed it.
 - ``connection()`` closes it after any failure but a ServiceError. It is also closed when its
   thread ends.
-- A thread closes its connection before it forks, and the child opens one of its own: SQLite would
-  rely on locks that the parent has. A thread in a transaction must not fork.
+- A thread closes its connection before it forks, and the child opens one of its own: an inherited
+  SQLite connection would rely on locks that only the parent has. No thread in a transaction forks.
 - Everything that writes does so in ``write()``. On SQLite it then has the turn to write, one
   thread of one process at a time; on MySQL, InnoDB locks rows.
 - A transaction that the database rolled back whole is repeated by ``write()``.
@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import peewee
 
 from config import DatabaseURL
-from engines import AFTERMATH, AWAY, LOCK_SECONDS, NO_TABLE, REPEATED, MySQL, SQLite
+from engines import AFTERMATH, AWAY, ID_TAKEN, LOCK_SECONDS, NO_TABLE, REPEATED, MySQL, SQLite
 from errors import ServiceError
 
 T = TypeVar("T")
@@ -96,9 +96,9 @@ def first_cause(error: BaseException) -> BaseException:
 def write(work: Callable[[], T], *, atomic: bool = False, seconds: float = LOCK_SECONDS) -> T:
     """Do the work, which writes, and return what it returns.
 
-    ``atomic`` for work of several statements: all of them are stored, or none. Work that fails
-    with one of the REPEATED errors, or for an id that is taken, is done again for so many seconds,
-    but not within a transaction of the caller's. The work must not call ``write()`` itself.
+    ``atomic`` for work of several statements: all of them are stored, or none. Work is repeated, for
+    at most ``seconds``, when another process took its id and, outside a transaction of the caller's,
+    after one of the REPEATED errors. The work must not call ``write()`` itself.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -106,9 +106,9 @@ def write(work: Callable[[], T], *, atomic: bool = False, seconds: float = LOCK_
             with db.write_turn(), db.atomic() if atomic else nullcontext():
                 return work()
         except peewee.PeeweeException as error:
-            known = (*first_cause(error).args, None)[0] in REPEATED
-            id_taken = isinstance(error, peewee.IntegrityError)  # by a row of another process
-            if not (known or id_taken) or db.in_transaction() or time.monotonic() > deadline:
+            taken = isinstance(error, peewee.IntegrityError) and error.args[-1].endswith(ID_TAKEN)
+            rolled_back = first_cause(error).args[:1] in REPEATED and not db.in_transaction()
+            if not (taken or rolled_back) or time.monotonic() > deadline:
                 raise
         time.sleep(random.uniform(0.001, 0.02))
 

@@ -17,12 +17,13 @@ from config import DatabaseURL
 from errors import ServiceError
 
 LOCK_SECONDS = 4  # how long a statement may wait for a lock
-STATEMENT_SECONDS = 10  # how long MySQL may take for a statement: longer than for two locks
+STATEMENT_SECONDS = 10  # how long MySQL may take for a statement: longer than two waits for a lock
 AWAY = ("OperationalError", "InterfaceError", "InternalError", "DatabaseError")
 """Names of errors of Peewee and of the drivers, whose own are raised while rows are fetched."""
 NO_TABLE = (1046, 1146)  # MySQL's errors for a database or a table that does not exist
 AFTERMATH = ((0,), (1305,))  # PyMySQL's for a connection lost before, MySQL's for a lost savepoint
-REPEATED = (1020, 1205, 1213, 1050, 1061, 1684)
+ID_TAKEN = (".id", "PRIMARY'")  # ends of SQLite's and MySQL's messages
+REPEATED = ((1020,), (1205,), (1213,), (1050,), (1061,), (1684,))
 """MySQL's errors for a changed row, a long wait, and a deadlock or a conflict in a cluster; and
 for a table or an index that another process has made, or is changing just now."""
 SESSION = f"""SET SESSION autocommit = 1, completion_type = 0, sql_big_selects = 1,

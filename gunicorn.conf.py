@@ -35,7 +35,7 @@ limit_request_line = 8190  # bytes, the most that gunicorn allows; its default i
 sendfile = False  # so that gunicorn counts the bytes it sends
 
 # A number for each worker: its connections + 1, or 0 without a worker. The workers share this
-# memory. It has room for twice as many, because a reload starts new ones beside the old.
+# memory. It has room for twice as many: one that replaces another has a number of its own.
 held = memoryview(mmap(-1, 8 * workers)).cast("i")
 
 
@@ -89,11 +89,8 @@ def plain(text: str) -> str:
 
 @lru_cache(256)
 def client(cfg: Any, peer: str, forwarded: str) -> str:
-    """Return the sender's address: the last of X-Forwarded-For if gunicorn trusts the peer.
-
-    Otherwise it is the peer's. That of a Unix socket is "", and trusted.
-    """
-    trusts_all = not peer or "*" in cfg.forwarded_allow_ips
+    """Return the peer's address, or if gunicorn trusts the peer, the last of X-Forwarded-For."""
+    trusts_all = not peer or "*" in cfg.forwarded_allow_ips  # a Unix socket has no address
     with suppress(ValueError):  # none, or no address
         if trusts_all or any(ip_address(peer) in each for each in cfg.forwarded_allow_networks()):
             last = forwarded.rpartition(",")[2].partition("%")[0]  # from "%" on, free text
@@ -113,7 +110,7 @@ def without_contents(record: logging.LogRecord) -> bool:
     return True
 
 
-logging.getLogger("gunicorn.error").addFilter(without_contents)
+logging.getLogger("gunicorn.error").filters = [without_contents]  # this file is read repeatedly
 worker_class = SharingWorker
 logger_class = LogfmtLogger
 

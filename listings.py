@@ -30,8 +30,6 @@ def read_page(model: ListedModel, scope: dict[str, str], query: dict[str, Any]) 
     A long page is read as it is used, a batch at a time. Raises ServiceError("invalid-after").
     """
     limit, after = query["limit"], query.get("after")
-    if limit == 0:
-        return Page([])
     size = min(limit, BATCH)
     bound = {"after": after, "appid": scope["appid"]} if after else {"before": LARGEST_INTEGER}
     skip = {"offset": query["offset"]} if query["offset"] else {}
@@ -41,9 +39,9 @@ def read_page(model: ListedModel, scope: dict[str, str], query: dict[str, Any]) 
             raise ServiceError("invalid-after")
         first = as_objects(model, rows[:size])
         if limit == size or len(rows) <= size:
-            return Page(first, next=rows[size - 1][1] if len(rows) > size else None)
-        # For a page of all rows: it has no end before the last row, and leaves no row out.
-        last_id, cursor, old, recent = 0, None, LARGEST_INTEGER, set[int]()
+            return Page(first, next=rows[size - 1][1] if len(rows) > size > 0 else None)
+        # These values are for all rows: the page has no end, and leaves no row out.
+        end, cursor, old, recent = 0, None, LARGEST_INTEGER, set[int]()
         if limit < LARGEST_INTEGER:
             old = time_ns() - COMMIT_NANOSECONDS
             filters = [getattr(model, name) == value for name, value in scope.items()]
@@ -52,18 +50,17 @@ def read_page(model: ListedModel, scope: dict[str, str], query: dict[str, Any]) 
             below = {"before": rows[size - 1][0], "offset": limit - size - 1}
             last_rows = read_rows(model, scope, **below, count=2)
             if len(last_rows) == 2:  # there are rows behind the page
-                last_id, cursor = last_rows[0][:2]
+                end, cursor = last_rows[0][:2]
 
     def further_batches() -> Iterator[list[dict[str, Any]]]:
         """Read the rest of the page. Rows that were committed since it began are left out."""
         before, left = rows[size - 1][0], limit - size
-        while before > last_id and left:
+        while before > end and left:
             with connection():
                 batch = read_rows(model, scope, before=before, count=BATCH)
-            before = batch[-1][0] if len(batch) == BATCH else last_id
-            kept = [r for r in batch if r[0] >= last_id and (r[0] <= old or r[0] in recent)][:left]
-            left -= len(kept)
-            if kept:
+            before = batch[-1][0] if len(batch) == BATCH else end
+            if kept := [r for r in batch if r[0] >= end and (r[0] <= old or r[0] in recent)][:left]:
+                left -= len(kept)
                 yield as_objects(model, kept)
 
     return Page(first, further_batches(), cursor)

@@ -55,8 +55,8 @@ def create_profile(
 ) -> dict[str, Any]:
     """Store a new profile of the caller's own account and return it.
 
-    With ``default`` exactly ``true`` it also becomes the account's default profile, or neither is
-    stored. Raises invalid-accountid, invalid-account, or the code of the first field that fails.
+    With ``default`` exactly ``true`` it also becomes the account's default: both are stored or
+    none. Raises invalid-accountid, invalid-account, or the code of the first field that fails.
     """
 
     def store() -> dict[str, Any]:

@@ -58,10 +58,12 @@ class Text(fields.String):
 
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> str:
         text = "true" if value is True else value
+        if not isinstance(text, str):
+            raise self.make_error("invalid")
         try:
             text.encode()  # fails for a lone surrogate: JSON can contain one, no database can
             return self.stored(text)
-        except (ValueError, AttributeError) as error:  # the latter: it is no text
+        except ValueError as error:
             raise self.make_error("invalid") from error
 
 

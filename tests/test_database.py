@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
 import peewee
@@ -53,19 +53,33 @@ def insert(moment):
     return Profile.get(Profile.profileid == made["profileid"]).id
 
 
+@pytest.mark.parametrize("own_transaction", [nullcontext, lambda: db.atomic()])
 @pytest.mark.parametrize("default", ["", "true"])
-def test_a_row_made_in_the_nanosecond_of_another_is_made_again(app, user, monkeypatch, default):
+def test_a_row_made_in_the_nanosecond_of_another_is_made_again(
+    app, user, monkeypatch, default, own_transaction
+):
     """As two processes can do it: each has a clock of its own."""
     start = models.now()
     with connection():
         insert(start)
         moments = iter([start, start, start + 1, start + 1, start + 2, start + 3])
         monkeypatch.setattr(models, "now", lambda: next(moments))
-        profile = create_profile(user.account, user.accountid, named("a", default=default))
+        with own_transaction():
+            profile = create_profile(user.account, user.accountid, named("a", default=default))
         assert Profile.get(Profile.profileid == profile["profileid"]).id > start
         assert Account.get_by_id(user.accountid).profileid == (
             profile["profileid"] if default else None
         )
+
+
+def test_what_else_must_be_unique_is_tried_once(empty_database_url, make_app, monkeypatch):
+    user = Person(make_app(DATABASE_URL=empty_database_url))
+    execute(empty_database_url, "CREATE UNIQUE INDEX one_each ON profile (accountid)")
+    user.create(named("first"))
+    insert, tries = models.insert, []
+    monkeypatch.setattr(models, "insert", lambda *values: tries.append(0) or insert(*values))
+    assert_error(user.create(named("second")), 500, "internal-error")
+    assert len(tries) == 1
 
 
 @pytest.mark.parametrize("table", ["account", "profile"])

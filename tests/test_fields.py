@@ -3,6 +3,8 @@
 Each row is tried on both databases, for both operations, in-process and over HTTP.
 """
 
+from types import SimpleNamespace
+
 import pytest
 from serving import PROFILES, Person, assert_error
 
@@ -170,9 +172,10 @@ def test_an_unknown_field_in_the_list_of_a_call(account, names):
         create_profile(account, account.accountid, {"nope": "x"}, user_profile_fields=names)
 
 
-def test_bytes_are_no_text(account):
+@pytest.mark.parametrize("value", [b"1", SimpleNamespace(encode=lambda: b"1")])
+def test_what_is_no_text(account, value):
     with pytest.raises(ServiceError, match="^invalid-phone$"):
-        create_profile(account, account.accountid, {"phone": b"1"}, user_profile_fields=["phone"])
+        create_profile(account, account.accountid, {"phone": value}, user_profile_fields=["phone"])
 
 
 def test_every_field_has_its_rows():

@@ -309,10 +309,11 @@ def test_lines_of_all_workers_are_whole_in_one_pipe(tmp_path):
 
 
 def formatted(settings, text, *arguments, error=None):
-    """A record of gunicorn's error log as it is written."""
+    """A record of gunicorn's error log as it is written. The file is read at least twice."""
     exc_info = error and (type(error), error, error.__traceback__)
     record = logging.LogRecord("gunicorn.error", 40, "", 0, text, arguments, exc_info)
-    assert settings["without_contents"](record)
+    runpy.run_path(str(ROOT / "gunicorn.conf.py"))
+    assert logging.getLogger("gunicorn.error").filter(record)
     return logging.Formatter("%(message)s").format(record)
 
 
@@ -393,8 +394,13 @@ def test_the_number_of_workers(serve, tmp_path, value):
 
 
 @pytest.mark.parametrize(("cores", "expected"), [(None, 1), (1, 1), (2, 2), (64, 4)])
-def test_the_default_number_of_workers(monkeypatch, cores, expected):
-    monkeypatch.setattr(os, "process_cpu_count", lambda: cores, raising=False)
+@pytest.mark.parametrize("affinity", [True, False])
+def test_the_default_number_of_workers(monkeypatch, cores, expected, affinity):
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    if affinity:
+        monkeypatch.setattr(os, "cpu_count", lambda: 99)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores or 1), raising=False)
     settings = runpy.run_path(str(ROOT / "config.py"))["load"]({"WEB_CONCURRENCY": ""})
     assert settings.workers == expected
 

@@ -296,6 +296,14 @@ def test_each_line_of_a_defect_in_the_log_has_the_id_of_its_request(make_app, mo
     assert [line for line in lines if not line.startswith("request_id=of-the-router ")] == []
 
 
+def test_a_handler_that_the_host_set_up_keeps_its_format(make_app):
+    handler, logger = logging.NullHandler(), logging.getLogger("app")
+    logger.addHandler(handler)
+    make_app()
+    logger.removeHandler(handler)
+    assert handler.formatter is None
+
+
 def test_a_defect_says_nothing_of_itself(app, caplog):
     @app.get("/defect")
     def fail():
