@@ -96,9 +96,9 @@ def first_cause(error: BaseException) -> BaseException:
 def write(work: Callable[[], T], *, atomic: bool = False, seconds: float = LOCK_SECONDS) -> T:
     """Do the work, which writes, and return what it returns.
 
-    ``atomic`` for work of several statements: all of them are stored, or none. Work is repeated, for
-    at most ``seconds``, when another process took its id and, outside a transaction of the caller's,
-    after one of the REPEATED errors. The work must not call ``write()`` itself.
+    ``atomic`` for work of several statements: all of them are stored, or none. Work is repeated,
+    for at most ``seconds``, when another process took its id or, outside a transaction of the
+    caller's, after one of the REPEATED errors. The work must not call ``write()`` itself.
     """
     deadline = time.monotonic() + seconds
     while True:
