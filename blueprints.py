@@ -141,11 +141,11 @@ class PlainParts(MultiPartParser):
 
 def whole_text() -> bytes:
     """Return the bytes of the body. gunicorn and Werkzeug may return a part without an error."""
-    text = request.get_data()
-    if len(text) < (request.content_length or 0):  # the client sent less
-        raise ServiceError("invalid-body")
-    if len(text) == request.max_content_length:  # over the setting, by a byte or more
+    length, most = request.content_length or 0, request.max_content_length
+    if length == most or len(text := request.get_data()) == most:  # over the setting
         raise ServiceError("body-too-large")
+    if len(text) < length:  # the client sent less
+        raise ServiceError("invalid-body")
     return text
 
 

@@ -128,7 +128,7 @@ def database_url(value: str) -> DatabaseURL:
         raise SettingError("DATABASE_URL", shown, reason) from None
     if url.scheme == "sqlite":
         path = unquote(url.path[1:])
-        if path in ("", ":memory:") or "\0" in path or host:
+        if path in ("", ":memory:") or "\0" in path or not value.lower().startswith("sqlite:///"):
             raise SettingError("DATABASE_URL", shown, "must name a file: sqlite:///profiles.db")
         return DatabaseURL("sqlite", path)
     if url.scheme not in MYSQL_SCHEMES:

@@ -76,6 +76,8 @@ REFUSED = [
     ("DATABASE_URL", f"mysql://h/d?sslmode=VERIFY_CA&ssl-ca={__file__}", "DATABASE_URL=…ssl-ca="),
     ("DATABASE_URL", "profiles.db", "DATABASE_URL=profiles.db: must be sqlite:///… or mysql://…"),
     ("DATABASE_URL", "sqlite://", "DATABASE_URL=sqlite://: must name a file"),
+    ("DATABASE_URL", "sqlite:x.db", "DATABASE_URL=***: must name a file: sqlite:///profiles.db"),
+    ("DATABASE_URL", "sqlite:/x.db", "DATABASE_URL=***: must name a file: sqlite:///profiles.db"),
     ("DATABASE_URL", "sqlite://profiles.db", "DATABASE_URL=sqlite://profiles.db: must name a file"),
     ("DATABASE_URL", "sqlite:///a%00b.db", "DATABASE_URL=sqlite:///a%00b.db: must name a file"),
     ("DATABASE_URL", "sqlite:///:memory:", "DATABASE_URL=sqlite:///:memory:: must name a file"),

@@ -405,15 +405,21 @@ def test_as_many_parts_as_fit(user):
     assert response.status_code == 201
 
 
+CHUNKED = "Transfer-Encoding: chunked"
 CUT_SHORT = [
-    ("Content-Length: 60", b"contact-email=a@example.com&full-name=Ada"),
-    ("Transfer-Encoding: chunked", b"29\r\ncontact-email=a@example.com&full-name=Ada\r\n"),
-    ("Transfer-Encoding: chunked", b"50\r\ncontact-email=a@example.com&full-name=Ada"),
+    ("Content-Length: 60", b"contact-email=a@example.com&full-name=Ada", 400, "invalid-body"),
+    ("Content-Length: 65536", b"a", 400, "invalid-body"),
+    ("Content-Length: 65537", b"a", 413, "body-too-large"),
+    ("Content-Length: 65538", b"a", 413, "body-too-large"),
+    (CHUNKED, b"29\r\ncontact-email=a@example.com&full-name=Ada\r\n", 400, "invalid-body"),
+    (CHUNKED, b"50\r\ncontact-email=a@example.com&full-name=Ada", 400, "invalid-body"),
+    (CHUNKED, b"10000\r\n" + b"a" * 65_536, 400, "invalid-body"),
+    (CHUNKED, b"10001\r\n" + b"a" * 65_537 + b"\r\n0\r\n\r\n", 413, "body-too-large"),
 ]
 
 
-@pytest.mark.parametrize(("header", "text"), CUT_SHORT)
-def test_a_body_cut_short_on_the_wire(serve, database_url, header, text):
+@pytest.mark.parametrize(("header", "text", "status", "code"), CUT_SHORT)
+def test_a_body_cut_short_on_the_wire(serve, database_url, header, text, status, code):
     service = serve(database_url, APPID="cut-short")
     person = Person(service, administrator=True)
     head = (
@@ -421,5 +427,5 @@ def test_a_body_cut_short_on_the_wire(serve, database_url, header, text):
         f"Authorization: Bearer {person.token}\r\nContent-Type: {FORM}\r\n{header}\r\n\r\n"
     )
     response = exchange(service, head.encode() + text)
-    assert response.startswith(b"HTTP/1.1 400 ")
-    assert response.endswith(b'{"object":"error","message":"invalid-body"}')
+    assert response.startswith(f"HTTP/1.1 {status} ".encode())
+    assert response.endswith(f'{{"object":"error","message":"{code}"}}'.encode())
