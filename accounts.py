@@ -78,7 +78,7 @@ def find_accounts(email: str, appid: str) -> dict[str, Any]:
 
 
 def create_session(accountid: str, duration: int) -> dict[str, Any]:
-    """Make a session; its token is shown only now, and not stored. Raises invalid-accountid."""
+    """Make a session (duration in seconds); its token is shown once. Raises invalid-accountid."""
 
     def store() -> dict[str, Any]:
         moment = models.now()
@@ -94,7 +94,7 @@ def create_session(accountid: str, duration: int) -> dict[str, Any]:
 
 
 def end_session(sessionid: str) -> dict[str, Any]:
-    """End a session at once, unless it has been; return it. Raises invalid-sessionid."""
+    """End a session at once, if it has not ended; return it. Raises invalid-sessionid."""
     find(Session, sessionid)
     end_where(Session.sessionid == sessionid)
     return find(Session, sessionid)
