@@ -28,7 +28,7 @@ try:
     workers = load(os.environ).workers
 except SettingError as error:
     sys.exit(f"Error: {error}")
-threads = 4  # a few requests wait for the database at a time; more wait for Python's own lock
+threads = 4  # a few requests wait for the database; more would only wait for Python's own lock
 preload_app = True  # a bad setting ends the start, and the workers share memory
 control_socket_disable = True  # nothing uses it
 limit_request_line = 8190  # bytes, the most that gunicorn allows; its default is 4,094
@@ -110,13 +110,13 @@ def without_contents(record: logging.LogRecord) -> bool:
     return True
 
 
-logging.getLogger("gunicorn.error").filters = [without_contents]  # this file is read repeatedly
+logging.getLogger("gunicorn.error").filters = [without_contents]  # set: the file is read repeatedly
 worker_class = SharingWorker
 logger_class = LogfmtLogger
 
 if __name__ == "__main__":
-    # gunicorn reads the variable while it is imported, and a bad one there is a traceback.
-    os.environ["WEB_CONCURRENCY"] = str(workers)
+    os.environ["WEB_CONCURRENCY"] = str(workers)  # a bad one is a traceback at gunicorn's import
+    sys.argv.insert(1, f"--config={__file__}")  # gunicorn looks only in the current folder
     from gunicorn.app.wsgiapp import run
 
     run(prog="gunicorn")

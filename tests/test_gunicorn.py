@@ -363,17 +363,20 @@ def test_a_bad_number_of_workers_ends_the_start(serve, tmp_path, value):
     assert service.log_file.read_text() == line
 
 
-def test_a_start_from_another_folder(tmp_path):
+@pytest.mark.parametrize(
+    "command", [[ROOT / "gunicorn.conf.py"], ["-m", "gunicorn", "-c", ROOT / "gunicorn.conf.py"]]
+)
+def test_a_start_from_another_folder(tmp_path, command):
     """As a unit of systemd without a working directory does it."""
-    options = ["-c", ROOT / "gunicorn.conf.py", "--chdir", ROOT, "--check-config"]
     done = subprocess.run(
-        [sys.executable, "-m", "gunicorn", *options, "app:create_app()"],
+        [sys.executable, *command, "--chdir", ROOT, "--print-config", "app:create_app()"],
         cwd=tmp_path,
         env={"DATABASE_URL": f"sqlite:///{tmp_path}/x.db"},
         capture_output=True,
         text=True,
     )
     assert (done.returncode, done.stderr) == (0, "")
+    assert "SharingWorker" in done.stdout
 
 
 def workers(service):
