@@ -79,6 +79,10 @@ def find_accounts(email: str, appid: str) -> dict[str, Any]:
 
 def create_session(accountid: str, duration: int) -> dict[str, Any]:
     """Make a session (duration in seconds); its token is shown once. Raises invalid-accountid."""
+    token, appid = token_hex(32), find(Account, accountid)["appid"]
+    session = {"sessionid": models.identifier("sess"), "appid": appid, "accountid": accountid}
+    session |= {"tokenHash": sha256(token.encode()).hexdigest(), "csrfToken": token_hex(32)}
+    session["duration"] = duration
 
     def store() -> dict[str, Any]:
         moment = models.now()
@@ -86,10 +90,6 @@ def create_session(accountid: str, duration: int) -> dict[str, Any]:
         session["expiresAt"] = models.timestamp(moment + duration * 10**9)
         return models.insert(Session, moment, session)
 
-    token, appid = token_hex(32), find(Account, accountid)["appid"]
-    session = {"sessionid": models.identifier("sess"), "appid": appid, "accountid": accountid}
-    session |= {"tokenHash": sha256(token.encode()).hexdigest(), "csrfToken": token_hex(32)}
-    session["duration"] = duration
     return write(store) | {"token": token}
 
 
@@ -116,11 +116,11 @@ def end_where(condition: Expression) -> int:
 
 def purge_sessions(days: int) -> dict[str, Any]:
     """Delete the sessions that ended or expired that many days ago, or more; return how many."""
-    before = models.timestamp(time.time_ns() - days * 86_400 * 10**9)
-    ended, deleted = (Session.expiresAt <= before) | (Session.endedAt <= before), 0
+    latest, deleted = models.timestamp(time.time_ns() - days * 86_400 * 10**9), 0
+    old = (Session.expiresAt <= latest) | (Session.endedAt <= latest)
     for rows in batches(Session):
         in_batch = Session.id.between(rows[0][0], rows[-1][0])
-        deleted += write(Session.delete().where(in_batch, ended).execute)
+        deleted += write(Session.delete().where(in_batch, old).execute)
     return {"object": "purge", "count": deleted}
 
 

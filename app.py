@@ -74,7 +74,7 @@ def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
         """Return the settings of the active app, or of this one when none of ours is active."""
         return (current_app if isinstance(current_app, Service) else app).config["SETTINGS"]
 
-    operations.source = settings_of_call
+    operations.settings_source = settings_of_call
     if not get_current_context(silent=True):
         with suppress(ServiceError), connection():  # which makes the tables, or logs why not
             pass

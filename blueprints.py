@@ -110,7 +110,7 @@ def sign_in() -> SignedIn:
 
 
 def body() -> Any:
-    """Return the body of the request: a form, or any value as JSON; no body is an empty form."""
+    """Return the body: a form, or any JSON value; none is an empty form. Raises ServiceError."""
     try:
         text = whole_text()
         if not text:

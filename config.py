@@ -58,7 +58,7 @@ class Settings:
     workers: int
 
     def example_body(self) -> dict[str, str]:
-        """Return a body that is accepted, unless a minimum length is more than a whole body's."""
+        """Return example values of the configured fields, each within its lengths and a body's."""
         body = {name: CATALOGUE[name].example for name in self.user_profile_fields}
         for name, (least, most) in zip(BOUNDED_FIELDS, self.lengths, strict=True):
             if name in body:

@@ -5,10 +5,10 @@
 - ``connection()`` closes it after any failure but a ServiceError. It is also closed when its
   thread ends.
 - A thread closes its connection before it forks, and the child opens one of its own: an inherited
-  SQLite connection would rely on locks that only the parent has. No thread in a transaction forks.
+  SQLite connection would rely on locks that only the parent has. Never fork within a transaction.
 - Everything that writes does so in ``write()``. On SQLite it then has the turn to write, one
   thread of one process at a time; on MySQL, InnoDB locks rows.
-- A transaction that the database rolled back whole is repeated by ``write()``.
+- After one of the REPEATED errors, ``write()`` repeats its work while its time lasts.
 """
 
 import logging
@@ -107,8 +107,8 @@ def write(work: Callable[[], T], *, atomic: bool = False, seconds: float = LOCK_
                 return work()
         except peewee.PeeweeException as error:
             taken = isinstance(error, peewee.IntegrityError) and error.args[-1].endswith(ID_TAKEN)
-            rolled_back = first_cause(error).args[:1] in REPEATED and not db.in_transaction()
-            if not (taken or rolled_back) or time.monotonic() > deadline:
+            passing = first_cause(error).args[:1] in REPEATED and not db.in_transaction()
+            if not (taken or passing) or time.monotonic() > deadline:
                 raise
         time.sleep(random.uniform(0.001, 0.02))
 

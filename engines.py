@@ -19,7 +19,7 @@ from errors import ServiceError
 LOCK_SECONDS = 4  # how long a statement may wait for a lock
 STATEMENT_SECONDS = 10  # how long MySQL may take for a statement: longer than two waits for a lock
 AWAY = ("OperationalError", "InterfaceError", "InternalError", "DatabaseError")
-"""Names of errors of Peewee and of the drivers, whose own are raised while rows are fetched."""
+"""Names of errors that mean "unavailable": Peewee's or, while rows are fetched, a driver's."""
 NO_TABLE = (1046, 1146)  # MySQL's errors for a database or a table that does not exist
 AFTERMATH = ((0,), (1305,))  # PyMySQL's for a connection lost before, MySQL's for a lost savepoint
 ID_TAKEN = (".id", "PRIMARY'")  # ends of SQLite's and MySQL's messages
@@ -53,7 +53,7 @@ class OneForEachThread(peewee.Database):
 
     tables_made = False
     table_settings: list[str] | None = None
-    write_turn: Any = nullcontext  # for the block of a writer; InnoDB locks rows
+    write_turn: Any = nullcontext  # the context of one write(); MySQL needs none: it locks rows
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -119,7 +119,7 @@ class SQLite(OneForEachThread, peewee.SqliteDatabase):
 
 
 class MySQL(OneForEachThread, peewee.MySQLDatabase):
-    """MySQL or MariaDB over PyMySQL, one statement a transaction unless asked otherwise."""
+    """MySQL or MariaDB over PyMySQL. A statement outside atomic() is a transaction by itself."""
 
     engine = "mysql"
     table_settings = ["ENGINE=InnoDB", "ROW_FORMAT=DYNAMIC"]

@@ -11,7 +11,7 @@ STATUSES = {
     "internal-error": 500,
     "database-unavailable": 503,
 }
-"""HTTP status of each code. Any other code means a mistake in the request, 400."""
+"""HTTP status of each code. Others are mistakes in the request: 400, or 404 for an unknown id."""
 
 
 class ServiceError(Exception):

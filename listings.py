@@ -40,7 +40,7 @@ def read_page(model: ListedModel, scope: dict[str, str], query: dict[str, Any]) 
         first = as_objects(model, rows[:size])
         if limit == size or len(rows) <= size:
             return Page(first, next=rows[size - 1][1] if len(rows) > size > 0 else None)
-        # These values are for all rows: the page has no end, and leaves no row out.
+        # For ``all``, down to the last row; no row is left out for being committed late.
         end, cursor, old, recent = 0, None, LARGEST_INTEGER, set[int]()
         if limit < LARGEST_INTEGER:
             old = time_ns() - COMMIT_NANOSECONDS
@@ -53,7 +53,7 @@ def read_page(model: ListedModel, scope: dict[str, str], query: dict[str, Any]) 
                 end, cursor = last_rows[0][:2]
 
     def further_batches() -> Iterator[list[dict[str, Any]]]:
-        """Read the rest of the page. Rows that were committed since it began are left out."""
+        """Read the rest of the page, without rows committed since it began (``all``: with them)."""
         before, left = rows[size - 1][0], limit - size
         while before > end and left:
             with connection():
@@ -67,7 +67,7 @@ def read_page(model: ListedModel, scope: dict[str, str], query: dict[str, Any]) 
 
 
 def read_rows(model: ListedModel, scope: dict[str, str], **parameters: Any) -> Sequence[Row]:
-    """Return the rows of select_rows in the variant that has these parameters."""
+    """Return rows, bounded by ``after`` or ``before``; ``offset``, if given, skips some."""
     variant = (model, tuple(scope), "after" in parameters, "offset" in parameters)
     return select_rows(*variant, **(parameters | scope)).fetchall()
 

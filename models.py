@@ -14,13 +14,13 @@ from database import AsciiField, Statement, Table, parameter
 from errors import ServiceError
 from validators import is_identifier
 
-clock, latest = Lock(), 0
+latest, latest_lock = 0, Lock()
 
 
 def now() -> int:
     """Return nanoseconds since 1970, UTC. In a process, each call returns more than the last."""
     global latest
-    with clock:
+    with latest_lock:
         latest = max(latest + 1, time.time_ns())
         return latest
 
@@ -36,7 +36,7 @@ def identifier(prefix: str) -> str:
     return f"{prefix}_{token_hex(8)}"
 
 
-Row = Sequence[Any]  # the values of public_columns()
+Row = Sequence[Any]  # a row's values; those of a listed model begin with the id and the public id
 
 # For the listing of an application, and that of an account.
 LISTING_INDEXES = ((("appid", "id"), False), (("appid", "accountid", "id"), False))
@@ -169,7 +169,7 @@ def update_row(model: AnyModel, *names: str) -> Query:
 
 
 def insert(model: AnyModel, moment: int, values: dict[str, Any]) -> dict[str, Any]:
-    """Store a row made at that moment, in nanoseconds, which is its id; return it as an object."""
+    """Store a row made at that moment (nanoseconds; its id, if it has one); return its object."""
     row = dict.fromkeys(model._meta.sorted_field_names) | values
     row |= {"id": moment} | dict.fromkeys(("createdAt", "updatedAt"), timestamp(moment))
     insert_row(model, **row)

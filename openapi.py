@@ -16,8 +16,8 @@ Json = dict[str, Any]
 CONVERTER: Any = OpenAPIConverter("3.1.0", None, APISpec("Profiles", "1.0.0", "3.1.0"))
 JSON = "application/json"
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
-ANY = ("internal-error", "database-unavailable")
-SIGNED_IN = ("invalid-appid", "sign-in-required", *ANY)
+ALWAYS = ("internal-error", "database-unavailable")
+SIGNED_IN = ("invalid-appid", "sign-in-required", *ALWAYS)
 BODY = ("invalid-account", "invalid-body", "body-too-large", "unsupported-media-type", *SIGNED_IN)
 LISTING = ("invalid-limit", "invalid-offset", "invalid-after", "administrator-required", *SIGNED_IN)
 TEXT = {"type": "string"}
@@ -67,22 +67,22 @@ PROPERTIES: dict[str, Json] = {
 
 def describe(settings: Settings, summaries: Mapping[str, str | None]) -> Json:
     """Return the description, OpenAPI 3.1, as a JSON object. The summaries are by path."""
-    update, patch = body_operation("update", "profileid", 200, settings)
-    create, post = body_operation("create", "accountid", 201, settings)
+    update_body, patch = body_operation("update", "profileid", 200, settings)
+    create_body, post = body_operation("create", "accountid", 201, settings)
     paths = {
         "/api/user/update-profile": {"patch": patch},
         "/api/user/create-profile": {"post": post},
         "/api/administrator/profiles": {"get": listing_operation(Profile, settings)},
         "/api/administrator/sessions": {"get": listing_operation(Session, settings)},
-        "/health": {"get": operation("getHealth", "service", 200, reference("Health"), ANY)},
+        "/health": {"get": operation("getHealth", "service", 200, reference("Health"), ALWAYS)},
     }
     for path, methods in paths.items():
         for described in methods.values():
             described["summary"] = summaries[path]
     objects = {"Health": ["object", "status"], "Error": ["object", "message"]}
-    for model in (Profile, Session):
-        objects[model.__name__] = [*as_objects(model, [("",) * len(public_columns(model))])[0]]
-    schemas = {"UpdateProfile": update, "CreateProfile": create}
+    for model in (Profile, Session):  # the properties of an object, here of an empty row
+        objects[model.__name__] = list(as_objects(model, [[""] * len(public_columns(model))])[0])
+    schemas = {"UpdateProfile": update_body, "CreateProfile": create_body}
     for name, required in objects.items():
         properties = {each: TEXT | PROPERTIES[each] for each in required}
         properties["object"]["const"] = name.lower()

@@ -24,14 +24,14 @@ Names = Iterable[str] | None  # input fields, in place of the configured ones
 Body = Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None
 """The input fields and their values, or a function that reads them once the target is checked."""
 
-source: Callable[[], Settings] | None = None  # set by create_app(): returns those of a call
+settings_source: Callable[[], Settings] | None = None  # set by create_app()
 
 
 def settings() -> Settings:
     """Return the settings of the application that makes the call."""
-    if source is None:
+    if settings_source is None:
         raise RuntimeError("no application: call create_app() first")
-    return source()
+    return settings_source()
 
 
 def update_profile(
@@ -39,7 +39,7 @@ def update_profile(
 ) -> dict[str, Any]:
     """Store the configured fields of the caller's own profile and return the whole profile.
 
-    Raises invalid-profileid, invalid-account, or the code of the first field that fails.
+    Raises invalid-profileid, -account, -appid or -body, or the code of the first field that fails.
     """
     appid = checked_appid(appid)
     with connection():
@@ -56,14 +56,8 @@ def create_profile(
     """Store a new profile of the caller's own account and return it.
 
     With ``default`` exactly ``true`` it also becomes the account's default: both are stored or
-    none. Raises invalid-accountid, invalid-account, or the code of the first field that fails.
+    none. Raises invalid-accountid, -account, -appid or -body, or the first bad field's code.
     """
-
-    def store() -> dict[str, Any]:
-        if default:  # before the moment is taken: it may have to wait for the account's row
-            update(Account, caller.accountid, profileid=values["profileid"])
-        return models.insert(Profile, models.now(), values)
-
     appid = checked_appid(appid)
     with connection():
         just_read = isinstance(caller, SignedIn) and caller.appid == appid
@@ -75,6 +69,12 @@ def create_profile(
         value = values.pop("default", None)
         default = value == "true" or value is True
         values |= {"profileid": models.identifier("prof"), "appid": appid, "accountid": accountid}
+
+        def store() -> dict[str, Any]:
+            if default:  # before the moment is taken: it may have to wait for the account's row
+                update(Account, caller.accountid, profileid=values["profileid"])
+            return models.insert(Profile, models.now(), values)
+
         return write(store, atomic=default)
 
 
@@ -91,7 +91,7 @@ def list_rows(
 ) -> list[dict[str, Any]] | None:
     """Return the application's rows, newest first, or None when there is none.
 
-    Raises ServiceError: administrator-required, invalid-limit, invalid-offset, invalid-after.
+    Raises administrator-required, or invalid-limit, -offset, -after, -accountid or -appid.
     """
     query = {"accountid": accountid, "all": all, "limit": limit, "offset": offset, "after": after}
     page = list_page(model, caller, appid, query)
@@ -124,9 +124,9 @@ def checked_appid(appid: Id) -> str:
 
 
 def checked_fields(body: Body, names: Names, *, creating: bool) -> dict[str, Any]:
-    """Return the values to store, by property. Raises ServiceError for the first that fails."""
+    """Return the values by property, and ``default``. Raises invalid-body or a field's code."""
     fields = settings().user_profile_fields if names is None else tuple(names)
-    given: object = body() if callable(body) else {} if body is None else body
+    given: object = body() if callable(body) else ({} if body is None else body)
     if not isinstance(given, Mapping):
         raise ServiceError("invalid-body")
     try:

@@ -46,23 +46,23 @@ CATALOGUE = {
 }  # fmt: skip
 BOUNDED_FIELDS = tuple(name for name, row in CATALOGUE.items() if row.rule == "name")
 
-Lengths = tuple[tuple[int, int], ...]  # inclusive bounds of these, in Unicode characters
+Lengths = tuple[tuple[int, int], ...]  # inclusive, of BOUNDED_FIELDS, in Unicode characters
 
 
 class Text(fields.String):
     """A text, stored as a function returns it. The function raises ValueError for a bad one."""
 
-    def __init__(self, stored: Callable[[str], str], **options: Any) -> None:
+    def __init__(self, convert: Callable[[str], str], **options: Any) -> None:
         super().__init__(**options)
-        self.stored = stored
+        self.convert = convert
 
     def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> str:
         text = "true" if value is True else value
         if not isinstance(text, str):
             raise self.make_error("invalid")
         try:
-            text.encode()  # fails for a lone surrogate: JSON can contain one, no database can
-            return self.stored(text)
+            text.encode()  # fails for a lone surrogate, which no database can store
+            return self.convert(text)
         except ValueError as error:
             raise self.make_error("invalid") from error
 
@@ -89,9 +89,9 @@ def parse_date(text: str) -> str:
         raise ValueError("not a date")
     try:
         if match := ISO_DATE.fullmatch(text):
-            parser.isoparse(text.replace(" ", "T", 1))
-            if "W" in text:
-                date.fromisoformat(match[1])  # isoparse takes a week 53 in every year
+            parser.isoparse(text.replace(" ", "T", 1))  # refuses what follows, unless it is a time
+            if "W" in text:  # isoparse takes a week 53 in every year
+                return date.fromisoformat(match[1]).isoformat()
             return parser.isoparse(match[1]).date().isoformat()
     except (ValueError, OverflowError):
         pass  # such as 1950-01-31 10:30 PM, which is no ISO 8601
@@ -111,7 +111,7 @@ def profile_schema(names: tuple[str, ...], lengths: Lengths, *, creating: bool) 
 
     Its messages are the codes. Raises ServiceError for a name that is not in the catalogue.
     """
-    stored = {"date": parse_date, "email": checked_address if creating else str}
+    converters = {"date": parse_date, "email": checked_address if creating else str}
     schema: dict[str, Any] = {}
     for name in names:
         code = f"invalid-{name}"
@@ -126,14 +126,14 @@ def profile_schema(names: tuple[str, ...], lengths: Lengths, *, creating: bool) 
             rules.append(validate.Length(least, most, error=f"{code}-length"))
         codes: dict[str, Any] = dict.fromkeys(("required", "null", "invalid"), code)
         options: dict[str, Any] = {"data_key": name, "required": True, "validate": rules}
-        schema[property] = Text(stored.get(rule, str), error_messages=codes, **options)
+        schema[property] = Text(converters.get(rule, str), error_messages=codes, **options)
     if creating:
         schema["default"] = fields.Raw(allow_none=True)
     return Schema.from_dict(schema)(unknown=EXCLUDE)
 
 
 def listing_query(given: Mapping[str, Any], *, page_size: int) -> dict[str, Any]:
-    """Return the checked query, without empty parameters. ``all`` sets ``limit`` and ``offset``.
+    """Return the query checked, with defaults for limit and offset. ``all`` overrules both.
 
     Raises ServiceError: invalid-limit, invalid-offset, invalid-after, invalid-accountid.
     """

@@ -56,7 +56,7 @@ def test_the_settings_of_the_active_app_count_or_else_those_of_the_last(make_app
 
 
 def test_before_any_application_the_error_says_so(monkeypatch):
-    monkeypatch.setattr(operations, "source", None)
+    monkeypatch.setattr(operations, "settings_source", None)
     with pytest.raises(RuntimeError, match="call create_app"):
         list_profiles(None)
 
