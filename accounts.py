@@ -1,4 +1,4 @@
-"""Accounts, their sessions, the caller of a request. All of it is for use in a connection()."""
+"""Accounts, their sessions, the caller of a request. Called within a ``connection()``."""
 
 import re
 import time

@@ -141,8 +141,8 @@ class PlainParts(MultiPartParser):
 
 def whole_text() -> bytes:
     """Return the bytes of the body. gunicorn and Werkzeug may return a part without an error."""
-    length, most = request.content_length or 0, request.max_content_length
-    if length == most or len(text := request.get_data()) == most:  # over the setting
+    length, most = request.content_length or 0, request.max_content_length  # the setting + 1
+    if length == most or len(text := request.get_data()) == most:
         raise ServiceError("body-too-large")
     if len(text) < length:  # the client sent less
         raise ServiceError("invalid-body")

@@ -58,7 +58,7 @@ class Settings:
     workers: int
 
     def example_body(self) -> dict[str, str]:
-        """Return example values of the configured fields, each within its lengths and a body's."""
+        """Return an example body. Each value has an allowed length, at most that of a body."""
         body = {name: CATALOGUE[name].example for name in self.user_profile_fields}
         for name, (least, most) in zip(BOUNDED_FIELDS, self.lengths, strict=True):
             if name in body:

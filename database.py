@@ -107,8 +107,8 @@ def write(work: Callable[[], T], *, atomic: bool = False, seconds: float = LOCK_
                 return work()
         except peewee.PeeweeException as error:
             taken = isinstance(error, peewee.IntegrityError) and error.args[-1].endswith(ID_TAKEN)
-            passing = first_cause(error).args[:1] in REPEATED and not db.in_transaction()
-            if not (taken or passing) or time.monotonic() > deadline:
+            temporary = first_cause(error).args[:1] in REPEATED and not db.in_transaction()
+            if not (taken or temporary) or time.monotonic() > deadline:
                 raise
         time.sleep(random.uniform(0.001, 0.02))
 

@@ -22,7 +22,7 @@ AWAY = ("OperationalError", "InterfaceError", "InternalError", "DatabaseError")
 """Names of errors that mean "unavailable": Peewee's or, while rows are fetched, a driver's."""
 NO_TABLE = (1046, 1146)  # MySQL's errors for a database or a table that does not exist
 AFTERMATH = ((0,), (1305,))  # PyMySQL's for a connection lost before, MySQL's for a lost savepoint
-ID_TAKEN = (".id", "PRIMARY'")  # ends of SQLite's and MySQL's messages
+ID_TAKEN = (".id", "PRIMARY'")  # how SQLite's and MySQL's messages end
 REPEATED = ((1020,), (1205,), (1213,), (1050,), (1061,), (1684,))
 """MySQL's errors for a changed row, a long wait, and a deadlock or a conflict in a cluster; and
 for a table or an index that another process has made, or is changing just now."""

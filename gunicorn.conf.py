@@ -110,7 +110,7 @@ def without_contents(record: logging.LogRecord) -> bool:
     return True
 
 
-logging.getLogger("gunicorn.error").filters = [without_contents]  # set: the file is read repeatedly
+logging.getLogger("gunicorn.error").filters = [without_contents]  # as this file is read twice
 worker_class = SharingWorker
 logger_class = LogfmtLogger
 

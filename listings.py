@@ -53,7 +53,7 @@ def read_page(model: ListedModel, scope: dict[str, str], query: dict[str, Any]) 
                 end, cursor = last_rows[0][:2]
 
     def further_batches() -> Iterator[list[dict[str, Any]]]:
-        """Read the rest of the page, without rows committed since it began (``all``: with them)."""
+        """Read the rest of the page. Only ``all`` has rows committed since the page began."""
         before, left = rows[size - 1][0], limit - size
         while before > end and left:
             with connection():
