@@ -1,4 +1,4 @@
-"""The tables; finding, changing and storing rows; rows as objects; and the clock."""
+"""The tables, the objects that their rows are returned as, and the clock."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -8,11 +8,9 @@ from secrets import token_hex
 from threading import Lock
 from typing import Any
 
-from peewee import BigIntegerField, BooleanField, Field, IntegerField, Query, TextField
+from peewee import BigIntegerField, BooleanField, Field, IntegerField, TextField
 
-from database import AsciiField, Statement, Table, parameter
-from errors import ServiceError
-from validators import is_identifier
+from tables import AsciiField, Table
 
 latest, latest_lock = 0, Lock()
 
@@ -44,7 +42,7 @@ LISTING_INDEXES = ((("appid", "id"), False), (("appid", "accountid", "id"), Fals
 
 class Account(Table):
     PREFIX, PUBLIC_ID = "acct", "accountid"
-    UNSTORED = {"object": "account"}
+    PROPERTIES = "accountid object appid administrator profileid createdAt updatedAt".split()
 
     accountid = AsciiField(primary_key=True)
     appid = AsciiField()
@@ -56,7 +54,8 @@ class Account(Table):
 
 class Profile(Table):
     PREFIX, PUBLIC_ID = "prof", "profileid"
-    UNSTORED = {"object": "profile", "fields": None}
+    PROPERTIES = """profileid object appid accountid companyName fullName contactEmail displayEmail
+        displayName phone occupation location dob website fields createdAt updatedAt""".split()
 
     id = BigIntegerField(primary_key=True)  # the nanosecond it was made: the listing's order
     profileid = AsciiField()
@@ -81,7 +80,8 @@ class Profile(Table):
 
 class Session(Table):
     PREFIX, PUBLIC_ID = "sess", "sessionid"
-    UNSTORED = {"object": "session", "ended": None}
+    PROPERTIES = """sessionid object appid accountid duration csrfToken expiresAt lastVerifiedAt
+        ended createdAt updatedAt""".split()
 
     id = BigIntegerField(primary_key=True)  # as in Profile
     sessionid = AsciiField()
@@ -111,17 +111,15 @@ def public_columns(model: AnyModel) -> list[Field]:
 
 
 @cache
-def object_names(model: AnyModel) -> tuple[list[str], dict[str, Any]]:
+def names_and_blank(model: AnyModel) -> tuple[list[str], dict[str, Any]]:
     """Return the names of the public columns but the id, and an object without values."""
     names = [column.name for column in public_columns(model) if column.name != "id"]
-    # What has no column comes before createdAt. "object" is there twice: the first place counts.
-    order = [names[0], "object", *names[1:-2], *model.UNSTORED, *names[-2:]]
-    return names, dict.fromkeys(order) | model.UNSTORED
+    return names, dict.fromkeys(model.PROPERTIES) | {"object": model._meta.name}
 
 
 def as_objects(model: AnyModel, rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """Return the rows as the objects of the interface, properties in its order."""
-    names, blank = object_names(model)
+    """Return rows of the public columns, with or without the id, as the interface's objects."""
+    names, blank = names_and_blank(model)
     objects, width = [], len(names)
     for row in rows:
         each = blank.copy()
@@ -135,47 +133,3 @@ def as_objects(model: AnyModel, rows: Iterable[Row]) -> list[dict[str, Any]]:
         for each in objects:
             each["ended"] = each.pop("endedAt") is not None or each["expiresAt"] <= moment
     return objects
-
-
-def find(model: AnyModel, identifier: str | None, appid: str | None = None) -> dict[str, Any]:
-    """Return the object with this identifier, of any application unless one is given.
-
-    Raises ServiceError, such as invalid-accountid: 400 when not given, 404 when unknown.
-    """
-    rows = select_row(model, key=identifier) if is_identifier(model.PREFIX, identifier) else []
-    found = as_objects(model, rows)
-    if not found or appid not in (None, found[0]["appid"]):
-        raise ServiceError(f"invalid-{model.PUBLIC_ID}", 404 if identifier else 400)
-    return found[0]
-
-
-@Statement
-def select_row(model: AnyModel) -> Query:
-    key = getattr(model, model.PUBLIC_ID)
-    return model.select(*public_columns(model)).where(key == parameter("key"))
-
-
-def update(model: AnyModel, identifier: str, **changes: Any) -> dict[str, Any]:
-    """Change columns of the row with this identifier; return the changes, updatedAt among them."""
-    changes["updatedAt"] = timestamp(now())
-    update_row(model, *sorted(changes), **changes, key=identifier)
-    return changes
-
-
-@Statement
-def update_row(model: AnyModel, *names: str) -> Query:
-    key = getattr(model, model.PUBLIC_ID)
-    return model.update({name: parameter(name) for name in names}).where(key == parameter("key"))
-
-
-def insert(model: AnyModel, moment: int, values: dict[str, Any]) -> dict[str, Any]:
-    """Store a row made at that moment (nanoseconds; its id, if it has one); return its object."""
-    row = dict.fromkeys(model._meta.sorted_field_names) | values
-    row |= {"id": moment} | dict.fromkeys(("createdAt", "updatedAt"), timestamp(moment))
-    insert_row(model, **row)
-    return as_objects(model, [[row[field.name] for field in public_columns(model)]])[0]
-
-
-@Statement
-def insert_row(model: AnyModel) -> Query:
-    return model.insert({field: parameter(field.name) for field in model._meta.sorted_fields})

@@ -1,12 +1,12 @@
 """The service on each database, over real connections, each test in an application of its own."""
 
-import os
+import json
 from contextlib import ExitStack
 from secrets import token_hex
 
 import pytest
 import unclosed
-from databases import Proxy, close_database, is_sqlite, mysql_database
+from databases import Proxy, close_database, new_database
 from serving import Person, Served
 
 from app import create_app
@@ -30,26 +30,16 @@ def every_connection_of_the_test_is_closed():
 @pytest.fixture(scope="session", params=["sqlite", "mysql"])
 def database_url(request, tmp_path_factory):
     """A database for the whole run."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path_factory.mktemp('sqlite')}/profiles.db"
-    elif not os.environ.get("TEST_MYSQL_URL"):
-        pytest.skip("set TEST_MYSQL_URL=mysql://root@127.0.0.1:3306 to test on that server too")
-    else:
-        with mysql_database() as url:
-            yield url
+    with new_database(request.param, tmp_path_factory.mktemp("database")) as url:
+        yield url
 
 
 @pytest.fixture
 def make_empty_database(database_url, tmp_path):
     """Makes databases of the same kind without a table; returns the URL of each."""
+    kind = database_url.partition(":")[0]
     with ExitStack() as stack:
-
-        def make():
-            if is_sqlite(database_url):
-                return f"sqlite:///{tmp_path}/{token_hex(4)}.db"
-            return stack.enter_context(mysql_database())
-
-        yield make
+        yield lambda: stack.enter_context(new_database(kind, tmp_path))
 
 
 @pytest.fixture
@@ -87,20 +77,32 @@ def administrator(app):
 
 
 @pytest.fixture
+def command(app):
+    """Runs a command; returns the object that it prints, or the line that it fails with."""
+
+    def invoke(*words):
+        result = app.test_cli_runner().invoke(args=words)
+        assert not result.exit_code or isinstance(result.exception, SystemExit)
+        assert result.exit_code or len(result.output.splitlines()) == 1
+        line = result.output.splitlines()[-1]
+        return line if result.exit_code else json.loads(line)
+
+    return invoke
+
+
+@pytest.fixture
 def serve(tmp_path):
     """Starts the service by the Procfile's line; ends it with the test."""
-    services = []
+    with ExitStack() as stack:
 
-    def start(database_url, *, wait=True, **settings):
-        service = Served(tmp_path, database_url, **settings).start()
-        services.append(service)
-        if wait:
-            service.wait_until_up()
-        return service
+        def start(database_url, *, wait=True, **settings):
+            service = Served(tmp_path, database_url, **settings)
+            stack.enter_context(service.start())
+            if wait:
+                service.wait_until_up()
+            return service
 
-    yield start
-    for service in services:
-        service.kill()
+        yield start
 
 
 @pytest.fixture

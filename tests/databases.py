@@ -4,6 +4,9 @@ import itertools
 import os
 import socket
 import sqlite3
+import subprocess
+import sys
+from collections import deque
 from contextlib import closing, contextmanager, suppress
 from secrets import token_hex
 from selectors import EVENT_READ, DefaultSelector
@@ -13,11 +16,13 @@ from urllib.parse import unquote, urlsplit
 import peewee
 import pymysql
 import pytest
-from serving import free_port, wait_until
+from playhouse import db_url
+from serving import ROOT, free_port, wait_until
 
 import config
-from database import bind, connection, db
+from database import bind, connection
 from models import Account, Profile, Session, as_objects, identifier, public_columns, timestamp
+from tables import db
 
 STARTS = itertools.count(1_700_000_000_000_000_000, 10**12)
 """When the rows of each ``fill`` begin, in nanoseconds: in the past, 1,000 seconds apart."""
@@ -75,9 +80,22 @@ def mysql_database():
 
 
 @contextmanager
+def new_database(kind, folder):
+    """The URL of a database of the kind without a table, until the end of the block."""
+    if kind == "sqlite":
+        yield f"sqlite:///{folder}/{token_hex(4)}.db"
+    elif not os.environ.get("TEST_MYSQL_URL"):
+        pytest.skip("set TEST_MYSQL_URL=mysql://root@127.0.0.1:3306 to test on that server too")
+    else:
+        with mysql_database() as url:
+            yield url
+
+
+@contextmanager
 def database_at(url):
-    """The models bound to the database, until the end of the block."""
+    """The models bound to the database, as it is, until the end of the block."""
     bind(config.load({"DATABASE_URL": url}).database_url)
+    db.obj.first_use = None  # which would make the tables
     with db.connection_context():
         yield
     close_database()
@@ -123,17 +141,62 @@ def new_row(model, moment, appid, accountid):
     return {field: values[field.name] for field in model._meta.sorted_fields}
 
 
+@contextmanager
+def driver(url):
+    """A cursor of the driver itself, without a transaction, and its mark of a parameter."""
+    if is_sqlite(url):
+        with closing(sqlite3.connect(name_of(url), isolation_level=None)) as client:
+            yield client.cursor(), "?"
+    else:
+        with mysql_server(database=name_of(url)) as client:
+            yield client.cursor(), "%s"
+
+
+def execute(url, sql):
+    """The rows of a statement that another client runs."""
+    with driver(url) as (cursor, _):
+        cursor.execute(sql)
+        return list(cursor.fetchall())
+
+
+def store(url, model, rows):
+    """Store rows, each a dictionary of all columns."""
+    names = model._meta.sorted_field_names
+    with driver(url) as (cursor, mark):
+        marks = ", ".join([mark] * len(names))
+        cursor.execute("BEGIN")
+        cursor.executemany(
+            f"INSERT INTO {model._meta.name} ({', '.join(names)}) VALUES ({marks})",
+            [tuple(row[name] for name in names) for row in rows],
+        )
+        cursor.execute("COMMIT")
+
+
+def stored(url):
+    """Every row of each table, in the order of their keys."""
+    found = {}
+    for model in (Account, Profile, Session):
+        names, table = model._meta.sorted_field_names, model._meta.name
+        rows = execute(url, f"SELECT {', '.join(names)} FROM {table} ORDER BY {names[0]}")
+        found[table] = [dict(zip(names, row, strict=True)) for row in rows]
+    return found
+
+
 def default_profiles():
     """The profileid of each account, by its accountid."""
     return dict(Account.select(Account.accountid, Account.profileid).tuples())
 
 
 def schema(url):
-    """The tables and the indexes beside their keys, each as often as it is there."""
-    with database_at(url):
-        tables = sorted(db.get_tables())
-        keys = {table: tuple(db.get_primary_keys(table)) for table in tables}
-        found = [index for table in tables for index in db.get_indexes(table)]
+    """The tables and the indexes beside their keys, each as often as it is there.
+
+    They are not read over a connection of the service's, which would make what is missing.
+    """
+    database = db_url.connect(url, unquote_password=True)
+    with database.connection_context():
+        tables = sorted(database.get_tables())
+        keys = {table: tuple(database.get_primary_keys(table)) for table in tables}
+        found = [index for table in tables for index in database.get_indexes(table)]
     indexes = [(i.table, *i.columns, i.unique) for i in found if tuple(i.columns) != keys[i.table]]
     return tables, sorted(indexes)
 
@@ -150,6 +213,44 @@ SCHEMA = (
         ("session", "tokenHash", True),
     ],
 )
+
+
+FIRST_STARTS = """
+import multiprocessing, sys
+from app import create_app
+from database import connection
+
+def start(url, together):
+    create_app({"DATABASE_URL": url})
+    together.wait()
+    with connection():
+        pass
+
+fork = multiprocessing.get_context("fork")
+for line in sys.stdin:
+    urls = line.split()
+    together = fork.Barrier(len(urls))
+    starts = [fork.Process(target=start, args=(url, together)) for url in urls]
+    for process in starts:
+        process.start()
+    for process in starts:
+        process.join()
+    print(*(process.exitcode for process in starts))
+"""
+
+
+def first_starts(rounds):
+    """Start the service on all databases of a round at once, each in a process; then the next."""
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_STARTS],
+        cwd=ROOT,
+        input="\n".join(map(" ".join, rounds)),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stderr == ""  # where an unavailable database would be logged
+    assert done.stdout.split() == ["0"] * sum(map(len, rounds))
 
 
 # Watched and locked
@@ -188,39 +289,30 @@ def wait_until_dead(service, url):
 @contextmanager
 def locked(url):
     """The database while another client holds what every write needs."""
-    if is_sqlite(url):
-        with closing(sqlite3.connect(name_of(url), isolation_level=None)) as other:
-            other.execute("BEGIN EXCLUSIVE")
-            yield
-            other.execute("ROLLBACK")
-    else:
-        with mysql_server(database=name_of(url)) as other, other.cursor() as cursor:
-            cursor.execute("BEGIN")
+    with driver(url) as (cursor, _):
+        cursor.execute("BEGIN EXCLUSIVE" if is_sqlite(url) else "BEGIN")
+        if not is_sqlite(url):
             cursor.execute("SELECT * FROM account FOR UPDATE")
             cursor.execute("SELECT * FROM profile FOR UPDATE")
-            yield
-            cursor.execute("ROLLBACK")
+        yield
+        cursor.execute("ROLLBACK")
 
 
-def execute(url, sql):
-    """Run a statement as another client."""
-    if is_sqlite(url):
-        with closing(sqlite3.connect(name_of(url), isolation_level=None)) as other:
-            other.execute(sql)
-    else:
-        with mysql_server(database=name_of(url)) as other, other.cursor() as cursor:
-            cursor.execute(sql)
+def wait_until_one_waits():
+    """Wait until a transaction on the MySQL server waits for a lock of another one."""
+    show = "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'"
+    wait_until(lambda: on_mysql_server(show)[0][1] != "0")
 
 
 # Taken away
 
 
 class Proxy:
-    """Stands between the service and the MySQL server, and can go away or hang."""
+    """Leads each connection to the next server that accepts it; can go away or hang."""
 
-    def __init__(self):
-        server = urlsplit(os.environ["TEST_MYSQL_URL"])
-        self.server = server.hostname, server.port or 3306
+    def __init__(self, *urls):
+        servers = [urlsplit(url) for url in urls or [os.environ["TEST_MYSQL_URL"]]]
+        self.servers = deque((server.hostname, server.port or 3306) for server in servers)
         self.port, self.ended = free_port(), Event()
 
     def url(self, database_url):
@@ -267,9 +359,15 @@ class Proxy:
         self.selector.close()
 
     def accept(self):
-        near, far = self.listener.accept()[0], socket.create_connection(self.server)
-        self.selector.register(near, EVENT_READ, far)
-        self.selector.register(far, EVENT_READ, near)
+        near = self.listener.accept()[0]
+        for _ in range(len(self.servers)):
+            self.servers.rotate()
+            with suppress(OSError):
+                far = socket.create_connection(self.servers[0])
+                self.selector.register(near, EVENT_READ, far)
+                self.selector.register(far, EVENT_READ, near)
+                return
+        near.close()
 
     def forward(self, source, target):
         if source.fileno() < 0:  # closed with its other side a moment ago

@@ -4,49 +4,37 @@ Python 3.13 and newer warn when an SQLite connection was not closed. Older versi
 PyMySQL never does.
 """
 
-import itertools
 import sqlite3
 import time
 import traceback
-from functools import cache
+from functools import partial
 
 import pymysql
 
 OPEN = {}
-"""Where in the code each connection was opened that has not been closed, by its number."""
-NUMBERS = itertools.count()
+"""Where in the code each connection was opened that has not been closed, by a key of its own."""
 
 
 class Watched:
     """A connection that is listed in OPEN until its ``close()`` is called."""
 
-    number = None  # of one that could not be opened
+    key = None  # of one that could not be opened
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
-        self.number = next(NUMBERS)
-        OPEN[self.number] = traceback.extract_stack(limit=16)[:-1]
+        self.key = object()
+        OPEN[self.key] = traceback.extract_stack(limit=16)[:-1]
 
     def close(self):
-        OPEN.pop(self.number, None)
+        OPEN.pop(self.key, None)
         super().close()
-
-
-@cache
-def watched(kind):
-    """The class of connections, watched."""
-    return type(kind.__name__, (Watched, kind), {})
 
 
 def watch():
     """Watch each connection opened from now on by ``sqlite3.connect`` and ``pymysql.connect``."""
-    connect = sqlite3.connect
-
-    def connect_watched(*args, factory=sqlite3.Connection, **options):
-        return connect(*args, factory=watched(factory), **options)
-
-    sqlite3.connect = connect_watched
-    pymysql.connect = watched(pymysql.Connection)
+    kind = type("WatchedConnection", (Watched, sqlite3.Connection), {})
+    sqlite3.connect = partial(sqlite3.connect, factory=kind)
+    pymysql.connect = type("WatchedConnection", (Watched, pymysql.Connection), {})
 
 
 def check_closed():
