@@ -1,6 +1,8 @@
-"""The one error of the service: its message is the code, and it knows its HTTP status."""
+"""The errors of a request, whose message is a code, and of a setting."""
 
-STATUSES = {
+from click import ClickException
+
+STATUSES = {  # of the codes; other errors are 400, or 404 for an identifier that is unknown
     "sign-in-required": 401,
     "invalid-account": 403,
     "administrator-required": 403,
@@ -11,7 +13,6 @@ STATUSES = {
     "internal-error": 500,
     "database-unavailable": 503,
 }
-"""HTTP status of each code. Others are mistakes in the request: 400, or 404 for an unknown id."""
 
 
 class ServiceError(Exception):
@@ -19,5 +20,12 @@ class ServiceError(Exception):
 
     def __init__(self, code: str, status: int | None = None) -> None:
         super().__init__(code)
-        self.code = code
-        self.status = status or STATUSES.get(code, 400)
+        self.code, self.status = code, status or STATUSES.get(code, 400)
+
+
+class SettingError(ClickException, RuntimeError):  # flask prints it as one line
+    """A setting that is refused. The message is one line: variable, value, reason."""
+
+    def __init__(self, name: str, value: object, reason: str) -> None:
+        shown = str(value) if str(value).isprintable() else repr(value)
+        super().__init__(f"{name}={shown}: {reason}")
