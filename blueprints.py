@@ -1,23 +1,22 @@
 """One blueprint for each endpoint: HTTP in, one operation, JSON out."""
 
 from collections.abc import Iterator
-from io import BytesIO
 from itertools import chain
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import urlencode
 
 import orjson
 from flask import Blueprint, Response, current_app, request, stream_with_context
 from flask_swagger_ui import get_swaggerui_blueprint
-from gunicorn.http.errors import ParseException
-from werkzeug.exceptions import RequestEntityTooLarge
-from werkzeug.formparser import MultiPartParser
 
 import operations
-from accounts import SignedIn, authenticate
-from database import connection, db
+from config import settings
+from database import connection
 from errors import ServiceError
+from incoming import body, caller, note
 from models import ListedModel, Profile, Session
+from openapi import describe
+from tables import db
 
 JSON = "application/json"
 
@@ -30,8 +29,12 @@ description = Blueprint("description", __name__)
 docs: Blueprint = get_swaggerui_blueprint(
     base_url=".",  # both relative to the page, which may be under a prefix
     api_url="../openapi.json",
-    # Without these two the page would ask a validator on the network, and repeat the Host header.
-    config={"app_name": "Profiles", "validatorUrl": None, "oauth2RedirectUrl": None},
+    config={
+        "app_name": "Profiles",
+        "layout": "BaseLayout",  # without a box for another address
+        "validatorUrl": None,  # or the page would ask one on the network
+        "oauth2RedirectUrl": None,  # or it would repeat the Host header
+    },
 )
 docs.url_prefix = "/docs"
 BLUEPRINTS = (update_profile, create_profile, profiles, sessions, health, description, docs)
@@ -41,30 +44,28 @@ BLUEPRINTS = (update_profile, create_profile, profiles, sessions, health, descri
 def update_profile_endpoint() -> Response:
     """Update the configured fields of one of the caller's own profiles."""
     with connection():
-        caller, profileid = sign_in(), request.args.get("profileid")
-        profile = operations.update_profile(caller, profileid, body, appid=caller.appid)
-    return json_response(profile)
+        me, profileid = caller(), request.args.get("profileid")
+        return json_response(operations.update_profile(me, profileid, body, appid=me.appid))
 
 
 @create_profile.post("/api/user/create-profile")
 def create_profile_endpoint() -> Response:
     """Create a profile for the caller's own account."""
     with connection():
-        caller, accountid = sign_in(), request.args.get("accountid")
-        profile = operations.create_profile(caller, accountid, body, appid=caller.appid)
-    return json_response(profile, 201)
+        me, accountid = caller(), request.args.get("accountid")
+        return json_response(operations.create_profile(me, accountid, body, appid=me.appid), 201)
 
 
 @profiles.get("/api/administrator/profiles")
 def profiles_endpoint() -> Response:
     """List the application's profiles, newest first."""
-    return listing(Profile)
+    return page_response(Profile)
 
 
 @sessions.get("/api/administrator/sessions")
 def sessions_endpoint() -> Response:
     """List the application's sessions, newest first."""
-    return listing(Session)
+    return page_response(Session)
 
 
 @health.get("/health")
@@ -79,11 +80,8 @@ def health_endpoint() -> Response:
 @description.get("/openapi.json")
 def description_endpoint() -> Response:
     """Describe this deployment."""
-    from openapi import describe  # not needed to serve, so not loaded to serve
-
     views, rules = current_app.view_functions, current_app.url_map.iter_rules()
-    summaries = {rule.rule: views[rule.endpoint].__doc__ for rule in rules}
-    return json_response(describe(operations.settings(), summaries))
+    return json_response(describe(settings(), {r.rule: views[r.endpoint].__doc__ for r in rules}))
 
 
 @description.get("/")
@@ -93,73 +91,17 @@ def front_endpoint() -> Response:
     return Response(status=302, headers={"Location": "docs/"})
 
 
-@docs.before_request
-def ignore_conditions() -> None:
-    """Send each file whole. Answers are not stored, so conditions and ranges have no use."""
-    for name in ("IF_MATCH", "IF_NONE_MATCH", "IF_MODIFIED_SINCE", "IF_UNMODIFIED_SINCE", "RANGE"):
-        request.environ.pop(f"HTTP_{name}", None)
-
-
-def sign_in() -> SignedIn:
-    """Return the caller of the request. The log shows the account and the application."""
-    environ = request.environ
-    environ["profiles.appid"] = appid = operations.checked_appid(environ.get("HTTP_X_APPID"))
-    caller = authenticate(environ.get("HTTP_AUTHORIZATION"), appid)
-    environ["profiles.account"] = caller.accountid
-    return caller
-
-
-def body() -> Any:
-    """Return the body: a form, or any JSON value; none is an empty form. Raises ServiceError."""
-    try:
-        text = whole_text()
-        if not text:
-            return {}
-        if request.mimetype == "application/x-www-form-urlencoded":
-            pairs = parse_qsl(text.decode(), keep_blank_values=True, errors="strict")
-            return dict(reversed(pairs))  # the first of a name counts
-        if request.mimetype == "multipart/form-data":
-            boundary = request.mimetype_params["boundary"].encode("ascii")
-            parts = PlainParts(lambda *args, **kwargs: BytesIO())  # files are ignored
-            form, _ = parts.parse(BytesIO(text), boundary, len(text))
-            return {name: value.encode("latin-1").decode() for name, value in form.items()}
-        if not request.is_json:
-            raise ServiceError("unsupported-media-type")
-        return orjson.loads(text)
-    except RequestEntityTooLarge as error:
-        raise ServiceError("body-too-large") from error
-    except (ValueError, KeyError, ParseException) as error:  # the last: gunicorn's, of chunks
-        raise ServiceError("invalid-body") from error
-
-
-class PlainParts(MultiPartParser):
-    """Keeps each byte of a text as one character, where Werkzeug replaces what is not UTF-8."""
-
-    def get_part_charset(self, headers: Any) -> str:
-        return "latin-1"
-
-
-def whole_text() -> bytes:
-    """Return the bytes of the body. gunicorn and Werkzeug may return a part without an error."""
-    length, most = request.content_length or 0, request.max_content_length  # the setting + 1
-    if length == most or len(text := request.get_data()) == most:
-        raise ServiceError("body-too-large")
-    if len(text) < length:  # the client sent less
-        raise ServiceError("invalid-body")
-    return text
-
-
 def json_response(value: Any, status: int = 200) -> Response:
-    """Return the value as JSON."""
-    return Response(orjson.dumps(value), status, content_type=JSON)
+    """Return the value as JSON on a line of its own."""
+    return Response(orjson.dumps(value) + b"\n", status, content_type=JSON)
 
 
-def listing(model: ListedModel) -> Response:
+def page_response(model: ListedModel) -> Response:
     """Return a page as JSON, sent as it is read when it is long, with a link to the next."""
     query = request.args.to_dict()
     with connection():
-        caller = sign_in()
-        page = operations.list_page(model, caller, caller.appid, query)
+        me = caller()
+        page = operations.read_listing(model, me, me.appid, query)
     if page.rest:
         text = stream_with_context(array_text(chain([page.first], page.rest)))
         response = Response(text, content_type=JSON)
@@ -175,7 +117,11 @@ def listing(model: ListedModel) -> Response:
 def array_text(batches: Iterator[list[dict[str, Any]]]) -> Iterator[bytes]:
     """Return the text of one JSON array, a batch at a time; a failure cuts it short."""
     opening = b"["
-    for batch in batches:
-        yield opening + orjson.dumps(batch)[1:-1]
-        opening = b","
-    yield b"]"
+    try:
+        for batch in batches:
+            yield opening + orjson.dumps(batch)[1:-1]
+            opening = b","
+    except Exception as error:
+        note("code", str(error) if isinstance(error, ServiceError) else "internal-error")
+        raise
+    yield b"]\n"
