@@ -10,11 +10,12 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import cached_property
 from http.client import HTTPConnection
 from pathlib import Path
 from secrets import token_hex
+from threading import Event
 
 from flask import Flask, Response
 from werkzeug.test import EnvironBuilder
@@ -93,13 +94,18 @@ def walk(person, path):
 
 # Responses
 
+SAFE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY"}
+"""The headers that every response has, beside its X-Request-Id."""
+
 
 def assert_error(response, status, code):
     """The shape of every error there is."""
     assert response.json == {"object": "error", "message": code}
     assert response.status_code == status
     assert response.content_type == "application/json"
-    assert response.headers["Cache-Control"] == "no-store"
+    assert response.text.endswith("}\n")
+    for name, value in SAFE.items():
+        assert response.headers.getlist(name) == [value]
 
 
 def assert_unavailable(*responses, within=None):
@@ -118,18 +124,22 @@ class TimedResponse(Response):
 
     seconds = 0.0
 
+    @property
+    def text(self):
+        return self.get_data(as_text=True)
+
 
 class HTTPClient:
     """Sends each request over a connection of its own; used as Flask's test client is."""
 
-    def __init__(self, port):
-        self.port = port
+    def __init__(self, port, seconds=40):
+        self.port, self.seconds = port, seconds
 
     def open(self, path, **options):
         began = time.monotonic()
         builder = EnvironBuilder(path, **options)
         request = builder.get_request()
-        with closing(HTTPConnection("127.0.0.1", self.port, timeout=40)) as wire:
+        with closing(HTTPConnection("127.0.0.1", self.port, timeout=self.seconds)) as wire:
             wire.request(request.method, path, request.get_data(), dict(request.headers))
             answer = wire.getresponse()
             response = TimedResponse(answer.read(), answer.status, answer.getheaders())
@@ -142,10 +152,11 @@ class HTTPClient:
 
 
 class Served:
-    """The service run by the Procfile's line, in a process group of its own."""
+    """The service in a process group of its own, which the end of a ``with`` block kills."""
 
     def __init__(self, folder, database_url, **settings):
         self.port, self.log_file = free_port(), folder / f"{token_hex(4)}.log"
+        self.command = procfile("web")
         self.environment = {
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -155,24 +166,27 @@ class Served:
             **settings,
         }
 
-    def start(self):
+    def start(self, *command, **options):
+        """Run the Procfile's line, or another command; the log is what they write."""
         with self.log_file.open("ab") as log:
+            options = {"env": self.environment, "stdout": log, "stderr": log, **options}
             self.process = subprocess.Popen(
-                procfile("web"),
-                cwd=ROOT,
-                env=self.environment,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+                command or self.command, cwd=ROOT, start_new_session=True, **options
             )
         return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.kill()
 
     def test_client(self):
         return HTTPClient(self.port)
 
-    def get(self, path):
+    def get(self, path, **options):
         """The response to a request without a session."""
-        return self.test_client().get(path)
+        return self.test_client().get(path, **options)
 
     def wait_until_up(self):
         """Wait until /health gets a response of any kind, and return it."""
@@ -228,9 +242,14 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def exchange(service, text):
-    """What the service sends back for exactly these bytes, after which the client sends no more."""
-    with socket.create_connection(("127.0.0.1", service.port), timeout=20) as wire:
+def exchange(service, text, path=None):
+    """What the service sends back for exactly these bytes, after which the client sends no more.
+
+    They go to its port, or to the Unix socket of a path.
+    """
+    with socket.socket(socket.AF_UNIX if path else socket.AF_INET) as wire:
+        wire.settimeout(40)
+        wire.connect(path or ("127.0.0.1", service.port))
         wire.sendall(text)
         wire.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: wire.recv(65_536), b""))
@@ -245,7 +264,26 @@ def at_once(*calls):
         return [future.result() for future in [pool.submit(call) for call in calls]]
 
 
-def wait_until(condition, seconds=20):
+@contextmanager
+def repeating(*calls):
+    """Each call is made again and again, in a thread of its own, until the end of the block."""
+    ended = Event()
+
+    def repeat(call):
+        while not ended.is_set():
+            call()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        threads = [pool.submit(repeat, call) for call in calls]
+        try:
+            yield
+        finally:
+            ended.set()
+    for thread in threads:
+        thread.result()
+
+
+def wait_until(condition, seconds=40):
     """What the condition returns once that is true; OSError counts as not yet."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -254,21 +292,3 @@ def wait_until(condition, seconds=20):
                 return found
         time.sleep(0.02)
     raise AssertionError("waited in vain")
-
-
-def every_kind(person, profileid, name):
-    """A call of each kind of request, with the status of its success."""
-    return [
-        (200, lambda: person.get(f"{PROFILES}?limit=3")),
-        (200, lambda: person.update(profileid, named(name))),
-        (201, lambda: person.create(named(name))),
-        (201, lambda: person.create(named(name, default="true"))),
-        (200, lambda: person.get(SESSIONS)),
-    ]
-
-
-def assert_served(kinds):
-    """Each kind of request, made at the same time, succeeds."""
-    responses = at_once(*(call for _, call in kinds))
-    statuses = [response.status_code for response in responses]
-    assert statuses == [status for status, _ in kinds], [each.text for each in responses]
