@@ -4,65 +4,73 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from apispec import APISpec
-from apispec.ext.marshmallow.openapi import OpenAPIConverter
+from apispec.ext.marshmallow import MarshmallowPlugin
 
 from config import Settings
 from errors import STATUSES
-from models import ListedModel, Profile, Session, as_objects, public_columns
+from models import ListedModel, Profile, Session
 from validators import APPID, CATALOGUE, IDENTIFIERS, LARGEST_INTEGER, profile_schema
 
 Json = dict[str, Any]
 
-CONVERTER: Any = OpenAPIConverter("3.1.0", None, APISpec("Profiles", "1.0.0", "3.1.0"))
-JSON = "application/json"
-FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
-ALWAYS = ("internal-error", "database-unavailable")
+INTRODUCTION = """\
+A request needs the token of a session, which `flask create-session ACCOUNTID` prints.
+A listing is `null` when nothing matches.
+A page that has more rows behind it names the next one in its header `Link`.
+"""
+TAGS = {"user": "Own profiles.", "administrator": "All rows.", "service": "The service itself."}
+SCHEME = {"type": "http", "scheme": "bearer", "description": "The token of a session."}
+JSON, TEXT = "application/json", {"type": "string"}
+ALWAYS = ("bad-request", "internal-error", "database-unavailable")
 SIGNED_IN = ("invalid-appid", "sign-in-required", *ALWAYS)
 BODY = ("invalid-account", "invalid-body", "body-too-large", "unsupported-media-type", *SIGNED_IN)
 LISTING = ("invalid-limit", "invalid-offset", "invalid-after", "administrator-required", *SIGNED_IN)
-TEXT = {"type": "string"}
-COUNT = {"type": "integer", "minimum": 0, "maximum": LARGEST_INTEGER}
 TARGETS = ("invalid-profileid", "invalid-accountid")  # 400 when not given, 404 when unknown
-LINK = {"description": 'The next page, `<…>; rel="next"`, if any.', "schema": TEXT}
-SCHEME = {"type": "http", "scheme": "bearer", "description": "The token of a session."}
-DATE_PATTERN = "^[12][0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"  # others are read too
+LINK = {"description": 'The next page, `<…>; rel="next"`, if there is one.', "schema": TEXT}
+HEADERS = {
+    401: {"WWW-Authenticate": {"description": "Always `Bearer`.", "schema": TEXT}},
+    503: {"Retry-After": {"description": "How many seconds to wait.", "schema": TEXT}},
+}
+BODY_TEXT = "All of the configured fields. A form, urlencoded or multipart, is accepted too."
+EMAIL = "An e-mail address. Its domain is not a reserved one, such as `localhost` or `.test`."
+DATE = "A complete date. The service also takes other ways to write it."
+DAY = {"format": "date", "pattern": "^[12][0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"}
+MOMENT = {"format": "date-time"}
 RULES: dict[str, Json] = {
     "name": {"description": "A text, its length in Unicode characters."},
-    "email": {"description": "An e-mail address.", "format": "email"},
-    "date": {"description": "A complete date.", "format": "date", "pattern": DATE_PATTERN},
+    "email": {"description": EMAIL, "format": "email"},
+    "date": {"description": DATE, **DAY},
     "text": {"description": "A text that is not empty."},
 }
-DEFAULT = {"description": "Whether it becomes the account's default profile."}
-DEFAULT_IN_JSON = {**DEFAULT, "type": "boolean", "examples": [False]}
-DEFAULT_IN_FORMS = {**DEFAULT, **TEXT, "enum": ["true", "false"], "examples": ["false"]}
-PATTERNS = {name: f"^{each.pattern}$" for name, each in {**IDENTIFIERS, "appid": APPID}.items()}
-PROPERTIES: dict[str, Json] = {
-    "object": {"description": "The kind of object."},
-    "profileid": {"description": "The identifier of the profile.", "pattern": PATTERNS["prof"]},
-    "sessionid": {"description": "The identifier of the session.", "pattern": PATTERNS["sess"]},
-    "accountid": {"description": "The identifier of the account.", "pattern": PATTERNS["acct"]},
-    "appid": {"description": "The identifier of the application.", "pattern": PATTERNS["appid"]},
-    **{
-        row.property: {"description": f"The stored `{name}`, or null.", "type": ["string", "null"]}
-        | ({"format": "date"} if row.rule == "date" else {})
-        for name, row in CATALOGUE.items()
-    },
-    "fields": {"description": "Always null.", "type": "null"},
-    "duration": {"description": "Seconds from its creation to its expiry.", "type": "integer"},
-    "csrfToken": {"description": "A random text that belongs to the session."},
-    "expiresAt": {"description": "When the session expires.", "format": "date-time"},
-    "lastVerifiedAt": {"description": "When the session was created.", "format": "date-time"},
-    "ended": {"description": "Whether it was ended or has expired.", "type": "boolean"},
-    "createdAt": {"description": "When it was created.", "format": "date-time"},
-    "updatedAt": {"description": "When it was last changed.", "format": "date-time"},
-    "message": {"description": "The code of the error."},
-    "all": {"description": "Everything, whatever limit and offset.", "enum": ["all"]},
-    "X-Appid": {"description": "The application.", "pattern": PATTERNS["appid"]},
+DEFAULT = {"description": "Whether it becomes the account's default profile.", "type": "boolean"}
+COUNT = {"type": "integer", "minimum": 0, "maximum": LARGEST_INTEGER}
+PARAMETERS: dict[str, Json] = {
+    "profileid": {"description": "A profile of the caller's."},
+    "accountid": {"description": "The caller's account; in a listing, only its rows."},
     "limit": {"description": "How many at most.", **COUNT},
-    "offset": {"description": "How many to skip.", **COUNT},
+    "offset": {"description": "How many to skip.", "default": 0, **COUNT},
     "after": {"description": "Only those older than this one."},
-    "status": {"description": "The service and its database work.", "const": "ok"},
+    "all": {"description": "Everything, whatever limit and offset.", "enum": ["all"]},
+    "X-Appid": {"description": "The application, if not the service's."},
 }
+PROPERTIES: dict[str, Json] = {
+    "profileid": {"examples": ["prof_3f2a9c5d7e1b8046"]},
+    "sessionid": {"examples": ["sess_5c8e1f7a2b904d36"]},
+    "accountid": {"examples": ["acct_9b1d4e6f8a2c7035"]},
+    **{
+        row.property: {"type": ["string", "null"], "examples": [row.example]}
+        | ({"format": "date"} if row.rule == "date" else {})
+        for row in CATALOGUE.values()
+    },
+    # A type of null alone makes generators write code that does not compile; so does an enum.
+    "fields": {"description": "Always null.", "type": ["string", "null"], "const": None},
+    **dict.fromkeys("createdAt updatedAt expiresAt lastVerifiedAt".split(), MOMENT),
+    "duration": {"description": "In seconds.", "type": "integer"},
+    "ended": {"description": "Whether it was ended or has expired.", "type": "boolean"},
+    "status": {"const": "ok"},
+}
+OBJECTS = {"Profile": Profile.PROPERTIES, "Session": Session.PROPERTIES}
+OBJECTS |= {"Health": ["object", "status"], "Error": ["object", "message"]}
 
 
 def describe(settings: Settings, summaries: Mapping[str, str | None]) -> Json:
@@ -79,54 +87,39 @@ def describe(settings: Settings, summaries: Mapping[str, str | None]) -> Json:
     for path, methods in paths.items():
         for described in methods.values():
             described["summary"] = summaries[path]
-    objects = {"Health": ["object", "status"], "Error": ["object", "message"]}
-    for model in (Profile, Session):  # the properties of an object, here of an empty row
-        objects[model.__name__] = list(as_objects(model, [[""] * len(public_columns(model))])[0])
     schemas = {"UpdateProfile": update_body, "CreateProfile": create_body}
-    for name, required in objects.items():
-        properties = {each: TEXT | PROPERTIES[each] for each in required}
-        properties["object"]["const"] = name.lower()
-        schemas[name] = {"type": "object", "properties": properties, "required": required}
-        schemas[name]["additionalProperties"] = False
+    for name, names in OBJECTS.items():  # not closed: a new version may add properties
+        own = PROPERTIES | {"object": {"const": name.lower()}}
+        properties = {each: TEXT | own.get(each, {}) for each in names}
+        schemas[name] = {"type": "object", "properties": properties, "required": names}
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Profiles", "version": "1.0.0"},
+        "info": {"title": "Profiles", "version": "1.1.0", "description": INTRODUCTION},
         "servers": [{"url": "."}],  # the folder of this description, under any prefix
-        "tags": [
-            {"name": "user", "description": "A user's own profiles."},
-            {"name": "administrator", "description": "All profiles and sessions."},
-            {"name": "service", "description": "The service itself."},
-        ],
+        "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
         "paths": paths,
         "components": {"securitySchemes": {"session": SCHEME}, "schemas": schemas},
     }
 
 
 def body_operation(verb: str, target: str, status: int, settings: Settings) -> tuple[Json, Json]:
-    """Return the schema of the body of update or create, and the operation.
-
-    JSON is the first media type, because clients take the first. The forms, in which every value
-    is a text, have a schema of their own: generated clients choose the type by the body's class.
-    """
+    """Return the schema of the body of update or create, and the operation."""
     creating = verb == "create"
     schema: Any = profile_schema(settings.user_profile_fields, settings.lengths, creating=creating)
-    body: Json = CONVERTER.schema2jsonschema(schema)
-    fields: Json = body["properties"]
-    for name, text in settings.example_body().items():
-        fields[name] |= RULES[CATALOGUE[name].rule] | {"examples": [text]}
-    texts = {**fields}
+    spec = APISpec("Profiles", "1.1.0", "3.1.0", plugins=[MarshmallowPlugin()])
+    body: Json = spec.components.schema("Body", schema=schema).schemas["Body"]
+    example: Json = dict(settings.example_body)
+    for name in example:
+        body["properties"][name] |= RULES[CATALOGUE[name].rule]
     if creating:
-        fields["default"], texts["default"] = DEFAULT_IN_JSON, DEFAULT_IN_FORMS
-    example = {name: fields[name]["examples"][0] for name in fields}
-    content = {JSON: {"schema": reference(f"{verb.capitalize()}Profile"), "example": example}}
-    # Reversed, because the page forgets a form that equals its example when its type is changed.
-    reordered = {name: texts[name]["examples"][0] for name in reversed(texts)}
-    form = {"schema": body | {"properties": texts}, "example": reordered}
-    request = {"required": True, "content": content | dict.fromkeys(FORMS, form)}
+        body["properties"]["default"], example["default"] = DEFAULT, False
+    media = {"schema": reference(f"{verb.capitalize()}Profile"), "example": example}
     rules = [rule for field in schema.fields.values() for rule in field.validators]
-    codes = (f"invalid-{target}", *dict.fromkeys(rule.error for rule in rules), *BODY)
-    query = [parameter("query", target) | {"required": True}]
+    codes = (f"invalid-{target}", *(rule.error for rule in rules), *BODY)
+    query = [parameter("query", target, minLength=1) | {"required": True}]
     described = operation(f"{verb}Profile", "user", status, reference("Profile"), codes, query)
+    # JSON alone: with a form beside it, some generators send no Content-Type.
+    request = {"description": BODY_TEXT, "required": True, "content": {JSON: media}}
     return body, described | {"requestBody": request}
 
 
@@ -134,9 +127,8 @@ def listing_operation(model: ListedModel, settings: Settings) -> Json:
     """Return a listing: paging in the query, rows or null as the answer."""
     query = [
         parameter("query", "limit", default=settings.page_size),
-        parameter("query", "offset", default=0),
-        parameter("query", "after", pattern=PROPERTIES[model.PUBLIC_ID]["pattern"]),
-        *(parameter("query", name) for name in ("accountid", "all")),
+        parameter("query", "after", pattern=f"^{IDENTIFIERS[model.PREFIX].pattern}$"),
+        *(parameter("query", name) for name in ("offset", "accountid", "all")),
     ]
     rows = {"type": ["array", "null"], "items": reference(model.__name__)}
     described = operation(f"list{model.__name__}s", "administrator", 200, rows, LISTING, query)
@@ -157,17 +149,19 @@ def operation(
     for number, examples in sorted(errors.items()):
         responses[str(number)] = {
             "description": ", ".join(f"`{code}`" for code in examples),
+            "headers": HEADERS.get(number, {}),
             "content": {JSON: {"schema": reference("Error"), "examples": examples}},
         }
     described = {"operationId": name, "tags": [tag], "responses": responses}
-    parameters = [*query, parameter("header", "X-Appid")]
+    parameters = [*query, parameter("header", "X-Appid", pattern=f"^{APPID.pattern}$")]
     signed_in = {"parameters": parameters, "security": [{"session": []}]}
     return described | (signed_in if 401 in errors else {"security": []})
 
 
-def parameter(place: str, name: str, **schema: Any) -> Json:
-    schema = TEXT | schema | PROPERTIES[name]
-    return {"in": place, "name": name, "description": schema.pop("description"), "schema": schema}
+def parameter(place: str, name: str, **more: Any) -> Json:
+    schema = TEXT | PARAMETERS.get(name, {}) | more
+    text = schema.pop("description", "")
+    return {"in": place, "name": name, "description": text, "schema": schema}
 
 
 def reference(name: str) -> Json:
