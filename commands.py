@@ -67,7 +67,7 @@ def show(result: Any) -> None:
         raise click.ClickException("cannot write the output: it is closed")
     try:
         click.echo(result if isinstance(result, str) else json.dumps(result))
-    except OSError as error:  # what is left in it is written at the end of Python
+    except OSError as error:  # Python would try again when it ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise click.ClickException(f"cannot write the output: {error.strerror}") from error
 

@@ -84,8 +84,9 @@ def transaction() -> Iterator[None]:
     """Provide a transaction for the block: all that is written in it is stored, or nothing is.
 
     It needs no ``connection()`` around it. Blocks within it, and operations, join it. On SQLite
-    others wait for its end, for at most 4 seconds. Raises ServiceError, as ``connection()`` does,
-    also when MySQL has rolled it back because of a conflict; the caller may then repeat it.
+    other writers wait for its end, for at most 4 seconds. Raises ServiceError, as ``connection()``
+    does, also when MySQL has rolled it back because of a conflict: the caller may then repeat it,
+    and must not catch an error of the database within the block.
     """
     with connection(), db.writing(several=True):
         yield
@@ -110,5 +111,5 @@ def repeated(work: Callable[P, T]) -> Callable[P, T]:
 
 
 def run(sql: str, *values: Any) -> Any:
-    """Run SQL, with ``?`` for each value; return a cursor. To build a query takes Peewee 180 µs."""
+    """Run SQL, with ``?`` for each value; return a cursor. Peewee takes 180 µs to build a query."""
     return db.execute_sql(sql.replace("?", db.param), values)

@@ -84,7 +84,7 @@ class SQLite(Engine, peewee.SqliteDatabase):
         path = str(Path(__file__).parent / url.name)  # an absolute path stays as it is
         pragmas = {"synchronous": "FULL", "secure_delete": "ON"}
         super().__init__(path, pragmas, timeout=LOCK_SECONDS, check_same_thread=False)
-        self.existed = os.path.exists(path)
+        self.existed = os.path.exists(path)  # when the service was started
         self.turn, self.deadline = threading.RLock(), 0.0  # of the thread that has the turn
 
     def _connect(self) -> Any:

@@ -4,7 +4,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import count
-from signal import SIGINT, raise_signal
+from signal import SIGINT, default_int_handler
 from threading import Event
 
 import pytest
@@ -69,7 +69,7 @@ UNAVAILABLE = "^database-unavailable$"
 FAILURES = {  # what fails, with the error that the caller of transaction() has
     "refused": (lambda person, url: create(person, ""), ServiceError, "^invalid-contact-email$"),
     "defect": (lambda person, url: [][0], IndexError, None),
-    "interrupted": (lambda *_: raise_signal(SIGINT), KeyboardInterrupt, None),
+    "interrupted": (lambda *_: default_int_handler(SIGINT, None), KeyboardInterrupt, None),
     "no table": (lambda *_: db.execute_sql("SELECT * FROM missing"), ServiceError, UNAVAILABLE),
     "lost at the commit": (lambda _, url: lose_the_connection(url), ServiceError, UNAVAILABLE),
     "lost": (
