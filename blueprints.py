@@ -1,22 +1,23 @@
-"""One blueprint for each endpoint: HTTP in, one operation, JSON out."""
+"""One blueprint for each endpoint: HTTP in, one operation, JSON out; below, reading a request."""
 
-from collections.abc import Iterator
+from io import BytesIO
 from itertools import chain
-from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import orjson
-from flask import Blueprint, Response, current_app, request, stream_with_context
+from flask import Blueprint, Response, request, stream_with_context
 from flask_swagger_ui import get_swaggerui_blueprint
+from werkzeug.exceptions import HTTPException
+from werkzeug.formparser import MultiPartParser
 
 import operations
+from accounts import authenticate
 from config import settings
 from database import connection
 from errors import ServiceError
-from incoming import body, caller, note
-from models import ListedModel, Profile, Session
+from models import Profile, Session
 from openapi import describe
-from tables import db
+from rows import read_tables
 
 JSON = "application/json"
 
@@ -26,87 +27,71 @@ profiles = Blueprint("profiles", __name__)
 sessions = Blueprint("sessions", __name__)
 health = Blueprint("health", __name__)
 description = Blueprint("description", __name__)
-docs: Blueprint = get_swaggerui_blueprint(
-    base_url=".",  # both relative to the page, which may be under a prefix
-    api_url="../openapi.json",
-    config={
-        "app_name": "Profiles",
-        "layout": "BaseLayout",  # without a box for another address
-        "validatorUrl": None,  # or the page would ask one on the network
-        "oauth2RedirectUrl": None,  # or it would repeat the Host header
-    },
+docs = get_swaggerui_blueprint(
+    ".",  # as the next one relative to the page, which may be under a prefix
+    "../openapi.json",
+    # No box for another address, no validator on the network, no repeated Host header.
+    {"layout": "BaseLayout", "validatorUrl": None, "oauth2RedirectUrl": None},
 )
 docs.url_prefix = "/docs"
 BLUEPRINTS = (update_profile, create_profile, profiles, sessions, health, description, docs)
 
 
 @update_profile.patch("/api/user/update-profile")
-def update_profile_endpoint() -> Response:
-    """Update the configured fields of one of the caller's own profiles."""
-    with connection():
-        me, profileid = caller(), request.args.get("profileid")
-        return json_response(operations.update_profile(me, profileid, body, appid=me.appid))
+def update_profile_endpoint():
+    me, fields, profileid = caller(), body(), request.args.get("profileid")
+    return json_response(operations.update_profile(me, profileid, fields, appid=me.appid))
 
 
 @create_profile.post("/api/user/create-profile")
-def create_profile_endpoint() -> Response:
-    """Create a profile for the caller's own account."""
-    with connection():
-        me, accountid = caller(), request.args.get("accountid")
-        return json_response(operations.create_profile(me, accountid, body, appid=me.appid), 201)
+def create_profile_endpoint():
+    me, fields, accountid = caller(), body(), request.args.get("accountid")
+    key = request.headers.get("Idempotency-Key")
+    made = operations.create_profile(me, accountid, fields, appid=me.appid, idempotency_key=key)
+    return json_response(made, 201)
 
 
 @profiles.get("/api/administrator/profiles")
-def profiles_endpoint() -> Response:
-    """List the application's profiles, newest first."""
+def profiles_endpoint():
     return page_response(Profile)
 
 
 @sessions.get("/api/administrator/sessions")
-def sessions_endpoint() -> Response:
-    """List the application's sessions, newest first."""
+def sessions_endpoint():
     return page_response(Session)
 
 
 @health.get("/health")
-def health_endpoint() -> Response:
-    """Read each table, and so tell whether the service can serve requests."""
-    with connection():
-        for table in ("account", "profile", "session"):
-            db.execute_sql(f"SELECT * FROM {table} LIMIT 1").fetchone()
+def health_endpoint():
+    read_tables()
     return json_response({"object": "health", "status": "ok"})
 
 
 @description.get("/openapi.json")
-def description_endpoint() -> Response:
-    """Describe this deployment."""
-    views, rules = current_app.view_functions, current_app.url_map.iter_rules()
-    return json_response(describe(settings(), {r.rule: views[r.endpoint].__doc__ for r in rules}))
+def description_endpoint():
+    return json_response(describe(settings()))
 
 
 @description.get("/")
 @description.get("/docs")
-def front_endpoint() -> Response:
+def front_endpoint():
     """Redirect to the documentation by a relative address, without the Host header."""
     return Response(status=302, headers={"Location": "docs/"})
 
 
-def json_response(value: Any, status: int = 200) -> Response:
+def json_response(value, status=200):
     """Return the value as JSON on a line of its own."""
     return Response(orjson.dumps(value) + b"\n", status, content_type=JSON)
 
 
-def page_response(model: ListedModel) -> Response:
-    """Return a page as JSON, sent as it is read when it is long, with a link to the next."""
-    query = request.args.to_dict()
-    with connection():
-        me = caller()
-        page = operations.read_listing(model, me, me.appid, query)
+def page_response(model):
+    """Return a page as JSON, with a link to the next; a long one is sent as it is read."""
+    me, query = caller(), request.args.to_dict()
+    page = operations.read_listing(model, me, me.appid, query)
     if page.rest:
         text = stream_with_context(array_text(chain([page.first], page.rest)))
-        response = Response(text, content_type=JSON)
-    else:
-        response = json_response(page.first or None)
+        return Response(text, content_type=JSON)
+    response = json_response(page.first or None)
     if page.next:
         kept = {name: query[name] for name in ("accountid", "limit") if query.get(name)}
         link = urlencode({**kept, "after": page.next})
@@ -114,7 +99,7 @@ def page_response(model: ListedModel) -> Response:
     return response
 
 
-def array_text(batches: Iterator[list[dict[str, Any]]]) -> Iterator[bytes]:
+def array_text(batches):
     """Return the text of one JSON array, a batch at a time; a failure cuts it short."""
     opening = b"["
     try:
@@ -122,6 +107,54 @@ def array_text(batches: Iterator[list[dict[str, Any]]]) -> Iterator[bytes]:
             yield opening + orjson.dumps(batch)[1:-1]
             opening = b","
     except Exception as error:
-        note("code", str(error) if isinstance(error, ServiceError) else "internal-error")
+        request.environ["profiles.code"] = getattr(error, "code", "internal-error")  # for the log
         raise
     yield b"]\n"
+
+
+def caller():
+    """Return the caller of the request. Raises invalid-appid or sign-in-required."""
+    environ = request.environ  # where gunicorn.conf.py finds what the log shows
+    appid = operations.checked_appid(environ.get("HTTP_X_APPID"))
+    environ["profiles.appid"] = appid
+    with connection():
+        found = authenticate(environ.get("HTTP_AUTHORIZATION"), appid)
+    environ["profiles.account"] = found.accountid
+    return found
+
+
+def body():
+    """Return the body: a form or a JSON object; none is an empty form. Raises ServiceError."""
+    text = whole_text(settings()["MAXIMUM_POST_DATA_LENGTH"])
+    if not text:
+        return {}
+    try:
+        if request.mimetype == "application/x-www-form-urlencoded":
+            pairs = parse_qsl(text.decode(), keep_blank_values=True, errors="strict")
+            return dict(reversed(pairs))  # the first of a name counts
+        if request.mimetype == "multipart/form-data":
+            boundary = request.mimetype_params["boundary"].encode("ascii")
+            parser = MultiPartParser(lambda *args, **kwargs: BytesIO())  # files are ignored
+            form = parser.parse(BytesIO(text), boundary, len(text))[0].to_dict()
+            if "\ufffd" in "".join(form.values()):  # by which Werkzeug replaces what is no UTF-8
+                raise ServiceError("invalid-body")
+            return form
+        if request.is_json:
+            return {} | orjson.loads(text)  # a TypeError when it is no object
+    except (ValueError, KeyError, TypeError, RecursionError, HTTPException) as error:
+        raise ServiceError("invalid-body") from error
+    raise ServiceError("unsupported-media-type")
+
+
+def whole_text(most):
+    """Return the bytes of the body, at most so many. Raises ServiceError."""
+    length = request.content_length or 0  # none of a chunked body
+    try:
+        text = b"" if length > most else request.stream.read(most + 1)
+    except Exception as error:  # the server's own, for what is cut short or has broken chunks
+        raise ServiceError("invalid-body") from error
+    if max(length, len(text)) > most:
+        raise ServiceError("body-too-large")
+    if len(text) < length:  # the client sent less
+        raise ServiceError("invalid-body")
+    return text

@@ -2,125 +2,142 @@
 
 import json
 import os
-import re
 import sys
-from typing import Any
 
 import click
 from flask import Blueprint
 
 import accounts
-import copying
 import operations
-from config import settings
-from database import connection, transaction
-from database_url import parse_database_url
-from errors import ServiceError
-from tables import db
+from config import parse_database_url, settings
+from database import connection, db, run
+from engines import ENGINES
+from errors import ServiceError, SettingError
+from models import MODELS, make_tables
+from rows import read_tables
+from validators import example_body
 
-
-class Number(click.IntRange):
-    """A whole number in ASCII digits and nothing else, as in the settings."""
-
-    def convert(self, value: Any, *args: Any) -> Any:
-        if not re.fullmatch("[0-9]{1,10}", str(value)):
-            self.fail(f"{value!r} is not a whole number.", *args)
-        return super().convert(value, *args)
-
-
-SECONDS, DAYS_AGO = Number(1, 2**31 - 1), Number(0, 36_500)  # as many as the column holds
+BATCH = 500  # rows in a statement of a copy
 ACCOUNTID = click.Argument(["accountid"])
 APPID = click.Option(["--appid"], help="The application.  [default: the service's own]")
-ADMINISTRATOR = click.Option(["--administrator"], is_flag=True, help="Make it an administrator.")
-OFF = click.Option(["--off"], is_flag=True, help="Make it an ordinary account again.")
-DURATION = click.Option(
-    ["--duration"], type=SECONDS, default=28_800, help="In seconds.", show_default=True
-)
-DAYS = click.Option(["--days"], type=DAYS_AGO, default=30, help="How long ago.", show_default=True)
 
 commands = Blueprint("commands", __name__, cli_group=None)
 
 
-def command(function: Any, *parameters: click.Parameter, within: Any = connection) -> None:
-    """Make a function a command that prints what it returns, an object as JSON.
+def command(function, *parameters):
+    """Make a function a command of that name, with its first sentence as help."""
 
-    The command has the name of the function, and the first sentence of its docstring as its help.
-    A failure is one line, the code.
-    """
-
-    def run(**options: Any) -> None:
+    def invoke(**options):
         try:
             if "appid" in options:
                 options["appid"] = operations.checked_appid(options["appid"])
-            with within():
-                show(function(**options))
+            with connection():
+                result = function(**options)
         except ServiceError as error:
             raise click.ClickException(error.code) from error
+        show(result if isinstance(result, str) else json.dumps(result))
 
-    name, help = function.__name__.replace("_", "-"), (function.__doc__ or "").partition(".")[0]
-    commands.cli.command(name, params=[*parameters], help=f"{help}.")(run)
+    name, help = function.__name__.replace("_", "-"), function.__doc__.partition(".")[0]
+    commands.cli.command(name, params=[*parameters], help=f"{help}.")(invoke)
 
 
-def show(result: Any) -> None:
-    """Print the result of a command. Raises ClickException when it cannot be written."""
+def show(text):
+    """Print what is stored by now. Raises ClickException when it cannot be written."""
     if not sys.stdout:
         raise click.ClickException("cannot write the output: it is closed")
     try:
-        click.echo(result if isinstance(result, str) else json.dumps(result))
+        click.echo(text)
     except OSError as error:  # Python would try again when it ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise click.ClickException(f"cannot write the output: {error.strerror}") from error
 
 
-def copy_database(database_url: str) -> dict[str, Any]:
-    """Copy all that the configured database holds into an empty one."""
+def copy_database(database_url):
+    """Copy all that the configured database holds at one moment into an empty one. Or nothing."""
     url, hidden = parse_database_url(database_url), not (sys.stderr and sys.stderr.isatty())
-    # Each row is copied and compared.
-    length = 0 if hidden else 2 * sum(m.select().count() for m in copying.MODELS)
-    with click.progressbar(length=length, file=sys.stderr, hidden=hidden) as bar:
-        return copying.copy_database(url, bar.update)
+    patient = url.server | {"read_timeout": 3_600}  # the commit of many rows takes long
+    target = ENGINES[url.engine](url._replace(server=patient))
+    target.refused = f"{url.engine}://***"
+    make_tables(target)
+    with connection(target), target.writing(), connection():
+        if any(count_rows(target, model) for model in MODELS):
+            raise SettingError("DATABASE_URL", target.refused, "has rows already")
+        db.execute_sql("BEGIN")
+        length = 0 if hidden else sum(count_rows(db, model) for model in MODELS)
+        with click.progressbar(length=length, file=sys.stderr, hidden=hidden) as bar:
+            counts = {f"{m.TABLE}s": copy_table(m, target, bar) for m in MODELS}
+        db.execute_sql("ROLLBACK")
+    target.close()
+    return {"object": "copy", **counts}
 
 
-def init_db() -> dict[str, Any]:
-    """Make the missing tables and indexes; fail when a table lacks a column."""
-    return {"object": "database", "engine": db.kind}  # the first connection has made them
+def copy_table(model, target, bar):
+    """Copy the rows of a table, by its primary key; return how many there are in both databases."""
+    table, names = model.TABLE, model._meta.sorted_field_names
+    columns, marks = ", ".join(names), ", ".join([target.param] * len(names))
+    select = f"SELECT {columns} FROM {table} WHERE {names[0]} > ? ORDER BY {names[0]} LIMIT {BATCH}"
+    last, count = "" if names[0] == "accountid" else 0, 0
+    while rows := run(select, last).fetchall():
+        with connection(target):  # whose errors are told from those of the configured one
+            target.cursor().executemany(f"INSERT INTO {table} ({columns}) VALUES ({marks})", rows)
+        last, count = rows[-1][0], count + len(rows)
+        bar.update(len(rows))
+    if count != count_rows(target, model):
+        raise SettingError("DATABASE_URL", target.refused, f"has another number of {table}s")
+    return count
 
 
-def demo() -> str:
+def count_rows(engine, model):
+    with connection(engine):
+        return engine.execute_sql(f"SELECT COUNT(*) FROM {model.TABLE}").fetchone()[0]
+
+
+def init_db():
+    """Make the missing tables; fail when a table lacks a column."""
+    make_tables()
+    read_tables()
+    return {"object": "database", "engine": db.kind}
+
+
+def demo():
     """Make a few accounts with profiles, and print a curl line for each operation."""
-    body, appid = settings().example_body, settings().appid
+    appid, names = settings()["APPID"], settings()["USER_PROFILE_FIELDS"]
+    body = example_body(names, settings()["PROFILE_LENGTHS"])
     for _ in range(3):
         accountid = accounts.create_account(appid)["accountid"]
         caller = accounts.Caller(accountid, False, appid)
         profile = operations.create_profile(caller, accountid, body)
     administrator = accounts.create_account(appid, administrator=True)
     user, admin = (
-        f"-H 'Authorization: Bearer {accounts.create_session(account, 28_800)['token']}'"
-        for account in (accountid, administrator["accountid"])
+        f"-H 'Authorization: Bearer {accounts.create_session(each, 28_800)['token']}'"
+        for each in (accountid, administrator["accountid"])
     )
     page = f"http://127.0.0.1:{os.environ.get('FLASK_RUN_PORT', 5000)}/"
-    form = " ".join(f"--data-urlencode '{k}={v}'" for k, v in body.items())
+    form = " ".join(f"--data-urlencode '{name}={value}'" for name, value in body.items())
     return f"""\
 Made an administrator and three accounts with a profile each. With the service running
 (flask run), paste any of these into another terminal, or a token into its page, {page}
 
-# update-profile, as a user (with the same values, so that only updatedAt changes)
+# as a user: update-profile (with the same values, so that only updatedAt changes), create-profile
 curl -X PATCH {user} {form} '{page}api/user/update-profile?profileid={profile["profileid"]}'
-
-# create-profile, as the same user
 curl -X POST {user} {form} -d default=true '{page}api/user/create-profile?accountid={accountid}'
 
-# sessions, as the administrator
+# as the administrator: sessions, profiles
 curl {admin} '{page}api/administrator/sessions'
-
-# profiles, as the administrator
 curl {admin} '{page}api/administrator/profiles?limit=2'
 """
 
 
-# What is new is shown before it is stored: no session is left whose token nobody has seen.
-command(accounts.create_account, APPID, ADMINISTRATOR, within=transaction)
-command(accounts.create_session, ACCOUNTID, DURATION, within=transaction)
+ADMINISTRATOR = click.Option(["--administrator"], is_flag=True, help="Make it an administrator.")
+DURATION = click.Option(
+    ["--duration"], type=click.IntRange(1, 2**31 - 1), default=28_800, help="In seconds.  [28800]"
+)
+DAYS = click.Option(
+    ["--days"], type=click.IntRange(0, 36_500), default=30, help="How long ago.  [30]"
+)
+OFF = click.Option(["--off"], is_flag=True, help="Make it an ordinary account again.")
+command(accounts.create_account, APPID, ADMINISTRATOR)
+command(accounts.create_session, ACCOUNTID, DURATION)
 command(accounts.list_administrators, APPID)
 command(accounts.find_accounts, click.Argument(["email"]), APPID)
 command(accounts.set_administrator, ACCOUNTID, OFF)

@@ -1,89 +1,117 @@
 """The settings of the service, read from the environment and checked."""
 
-import json
 import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, unquote, urlsplit
 
-from database_url import DatabaseURL, parse_database_url
+from flask import current_app
+
 from errors import SettingError
-from validators import APPID, BOUNDED_FIELDS, CATALOGUE, Lengths, example_body
+from validators import APPID, BOUNDED_FIELDS, CATALOGUE
 
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-LENGTH_SETTINGS = [f"PROFILE_{name.upper().replace('-', '_')}_LENGTH" for name in BOUNDED_FIELDS]
-DEFAULTS = {
-    "APPID": "default",
-    "DATABASE_URL": "sqlite:///profiles.db",
-    "USER_PROFILE_FIELDS": "contact-email,full-name",
-    **{f"MINIMUM_{name}": "1" for name in LENGTH_SETTINGS},
-    **{f"MAXIMUM_{name}": "50" for name in LENGTH_SETTINGS},
-    "PAGE_SIZE": "10",
-    "MAXIMUM_POST_DATA_LENGTH": "65536",
-    "WEB_CONCURRENCY": str(min(CORES, 4)),
+CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []  # of Linux
+LENGTHS = [f"PROFILE_{name.upper().replace('-', '_')}_LENGTH" for name in BOUNDED_FIELDS]
+NUMBERS = {  # the least, the most, and the default
+    **{f"MINIMUM_{name}": (0, 2**31 - 1, 1) for name in LENGTHS},
+    **{f"MAXIMUM_{name}": (1, 2**31 - 1, 50) for name in LENGTHS},
+    "PAGE_SIZE": (1, 2**31 - 1, 10),
+    "MAXIMUM_POST_DATA_LENGTH": (1, 2**31 - 1, 65_536),
+    "WEB_CONCURRENCY": (1, 1_000, min(len(CORES) or os.cpu_count() or 1, 4)),
+}
+URLS = """must be like sqlite:///file, sqlite:////folder/file or mysql://user:password@host/name,
+    percent-encoded; TLS is ?ssl-mode=REQUIRED, VERIFY_CA or VERIFY_IDENTITY, with &ssl-ca=file"""
+MYSQL = re.compile(r"(mysql2?|mariadb)(\+pymysql)?")
+TLS = ("DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")  # ever stricter
+SWITCH = {"true": "REQUIRED", "1": "REQUIRED", "false": "DISABLED", "0": "DISABLED"}
+TLS_OPTIONS = {  # of a URL, as the clients of several languages name them
+    "sslmode": {mode.lower(): mode for mode in TLS},
+    "sslaccept": {"strict": "VERIFY_IDENTITY", "accept_invalid_certs": "REQUIRED"},
+    **dict.fromkeys(("ssl", "tls", "usessl", "requiressl"), SWITCH),
 }
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The settings of one service."""
+class DatabaseURL(NamedTuple):
+    """A database: a SQLite file, or a MySQL database and PyMySQL's options for its server."""
 
-    appid: str
-    database_url: DatabaseURL
-    user_profile_fields: tuple[str, ...]
-    lengths: Lengths
-    page_size: int
-    maximum_post_data_length: int
-    workers: int
-    example_body: Mapping[str, str]  # which is accepted as it stands
+    engine: str
+    name: str
+    server: dict[str, Any] = {}
+
+    def __repr__(self) -> str:  # what may be shown: no user, no password
+        return " ".join(filter(None, (self.engine, self.server.get("host"), self.name)))
 
 
-source: Callable[[], Settings] | None = None  # set by create_app()
+def settings() -> Mapping[str, Any]:
+    """Return the settings of the active app. Raises RuntimeError when there is none."""
+    return current_app.config
 
 
-def settings() -> Settings:
-    """Return the settings of the application that makes the call."""
-    if source is None:
-        raise RuntimeError("no application: call create_app() first")
-    return source()
-
-
-def load(variables: Mapping[str, object]) -> Settings:
+def load(variables: Mapping[str, object]) -> dict[str, Any]:
     """Return the checked settings. An empty variable counts as not set. Raises SettingError."""
-    values = DEFAULTS | {k: str(v) for k, v in variables.items() if v not in (None, "")}
-    if not APPID.fullmatch(values["APPID"]):
-        raise SettingError("APPID", values["APPID"], f"must match {APPID.pattern}")
-    listed = values["USER_PROFILE_FIELDS"]
-    names, lengths = tuple(name.strip() for name in listed.split(",")), []
-    for name in names:
-        if name not in CATALOGUE or names.count(name) > 1:
-            wrong = "is there twice" if name in CATALOGUE else f"is none of {', '.join(CATALOGUE)}"
-            raise SettingError("USER_PROFILE_FIELDS", listed, f"{name!r} {wrong}")
-    for name in LENGTH_SETTINGS:
-        least = whole_number(values, f"MINIMUM_{name}", least=0)
-        most = whole_number(values, f"MAXIMUM_{name}")
+    given = {name: str(value) for name, value in variables.items() if value not in (None, "")}
+    checked: dict[str, Any] = {}
+    for name, (least, most, default) in NUMBERS.items():
+        value = given.get(name, str(default))
+        if not re.fullmatch("[0-9]{1,10}", value) or not least <= int(value) <= most:
+            raise SettingError(name, value, f"must be a whole number from {least} to {most}")
+        checked[name] = int(value)
+    lengths = tuple((checked[f"MINIMUM_{name}"], checked[f"MAXIMUM_{name}"]) for name in LENGTHS)
+    for name, (least, most) in zip(LENGTHS, lengths, strict=True):
         if least > most:
             raise SettingError(f"MINIMUM_{name}", least, f"is over MAXIMUM_{name}={most}")
-        lengths.append((least, most))
-    most = whole_number(values, "MAXIMUM_POST_DATA_LENGTH")
-    example = example_body(names, tuple(lengths), most)
-    if len(json.dumps({**example, "default": False}, indent=2)) > most:
-        reason = "is too short for a body of the configured fields"
-        raise SettingError("MAXIMUM_POST_DATA_LENGTH", most, reason)
-    return Settings(
-        appid=values["APPID"],
-        database_url=parse_database_url(values["DATABASE_URL"]),
-        user_profile_fields=names,
-        lengths=tuple(lengths),
-        page_size=whole_number(values, "PAGE_SIZE"),
-        maximum_post_data_length=most,
-        workers=whole_number(values, "WEB_CONCURRENCY", most=1000),
-        example_body=example,
-    )
+    appid = given.get("APPID", "default")
+    if not APPID.fullmatch(appid):
+        raise SettingError("APPID", appid, f"must match {APPID.pattern}")
+    listed = given.get("USER_PROFILE_FIELDS", "contact-email,full-name")
+    names = tuple(name.strip() for name in listed.split(","))
+    if not set(names) <= CATALOGUE.keys() or len(set(names)) < len(names):
+        reason = f"must name each field once, of {', '.join(CATALOGUE)}"
+        raise SettingError("USER_PROFILE_FIELDS", listed, reason)
+    checked |= {"APPID": appid, "USER_PROFILE_FIELDS": names, "PROFILE_LENGTHS": lengths}
+    url = parse_database_url(given.get("DATABASE_URL", "sqlite:///profiles.db"))
+    return checked | {"DATABASE_URL": url}
 
 
-def whole_number(values: dict[str, str], name: str, least: int = 1, most: int = 2**31 - 1) -> int:
-    """Return the variable as a number within the bounds. Raises SettingError."""
-    if re.fullmatch("[0-9]{1,10}", values[name]) and least <= int(values[name]) <= most:
-        return int(values[name])
-    raise SettingError(name, values[name], f"must be a whole number from {least} to {most}")
+def parse_database_url(value: str) -> DatabaseURL:
+    """Return the parts of a URL. Raises SettingError, which shows nothing of it."""
+    try:
+        url = urlsplit(value)
+        encoded = url.path[1:], url.username or "", url.password or ""
+        name, user, password = (unquote(part, errors="strict") for part in encoded)
+        if not value.isprintable() or not name or "\0" in name or url.fragment or url.port == 0:
+            raise ValueError
+        if re.fullmatch("sqlite:///[^?#]*[^?#/]", value) and name != ":memory:":
+            return DatabaseURL("sqlite", str(Path(__file__).parent / name))
+        outside = url.path + unquote(url.query)  # where a password may be that is not encoded
+        if not MYSQL.fullmatch(url.scheme) or not url.hostname or "/" in name or "@" in outside:
+            raise ValueError
+        url.hostname.encode("idna")
+        pairs = parse_qsl(url.query, keep_blank_values=True)
+        options = [(re.sub("[_-]", "", key).lower(), text) for key, text in pairs]
+        server = {"host": url.hostname, "port": url.port or 3306, "user": user}
+        server |= {"password": password.encode(), **tls(options)}  # a text would become Latin-1
+        return DatabaseURL("mysql", name, server)
+    except (ValueError, KeyError, OSError):  # whose text would show a part of the password
+        raise SettingError("DATABASE_URL", "***", " ".join(URLS.split())) from None
+
+
+def tls(options: list[tuple[str, str]]) -> dict[str, Any]:
+    """Return PyMySQL's options for the strictest TLS that is asked for. Raises KeyError."""
+    names = [(k, v.lower()) for k, v in options if "ssl" in k or "tls" in k]
+    asked = [TLS_OPTIONS[k][v] for k, v in names if k != "sslca"]
+    if "sslca" in dict(names) and "sslmode" not in dict(names):
+        asked.append("VERIFY_CA")
+    mode = max(asked, key=TLS.index, default="PREFERRED")
+    if mode in ("DISABLED", "PREFERRED"):
+        return {"ssl_disabled": True} if mode == "DISABLED" else {}
+    context = ssl.create_default_context(cafile=dict(options).get("sslca"))
+    # Python 3.13 refuses the certificates that MySQL makes for itself, unless told not to.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    context.check_hostname = mode == "VERIFY_IDENTITY"
+    if mode == "REQUIRED":
+        context.verify_mode = ssl.CERT_NONE
+    return {"ssl": context}

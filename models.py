@@ -1,21 +1,21 @@
-"""The tables, the objects that their rows are returned as, and the clock."""
+"""The tables and what makes them, the objects that their rows are returned as, and the clock."""
 
 import time
-from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
-from functools import cache
-from secrets import token_hex
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from peewee import BigIntegerField, BooleanField, Field, IntegerField, TextField
+import peewee
+from peewee import BigIntegerField, BooleanField, IntegerField, TextField
 
-from tables import AsciiField, Table
+from database import connection, db, repeated
 
 latest, latest_lock = 0, Lock()
 
 
-def now() -> int:
+def now():
     """Return nanoseconds since 1970, UTC. In a process, each call returns more than the last."""
     global latest
     with latest_lock:
@@ -23,25 +23,25 @@ def now() -> int:
         return latest
 
 
-def timestamp(nanoseconds: int) -> str:
+def timestamp(nanoseconds):
     """Return ISO 8601, UTC, to the millisecond: texts of one length, which sort as the moments."""
     moment = datetime.fromtimestamp(nanoseconds // 10**6 / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def identifier(prefix: str) -> str:
-    """Return a new identifier: the prefix and 16 hexadecimal characters."""
-    return f"{prefix}_{token_hex(8)}"
+class AsciiField(TextField):
+    """Identifiers, hashes and timestamps: at most 64 ASCII characters, compared byte for byte."""
+
+    field_type = "ASCII"
 
 
-Row = Sequence[Any]  # a row's values; those of a listed model begin with the id and the public id
+Object = dict[str, Any]  # of the interface: each property and its value
 
-# For the listing of an application, and that of an account.
 LISTING_INDEXES = ((("appid", "id"), False), (("appid", "accountid", "id"), False))
 
 
-class Account(Table):
-    PREFIX, PUBLIC_ID = "acct", "accountid"
+class Account(db.Model):
+    TABLE, PREFIX, PUBLIC_ID = "account", "acct", "accountid"
     PROPERTIES = "accountid object appid administrator profileid createdAt updatedAt".split()
 
     accountid = AsciiField(primary_key=True)
@@ -52,8 +52,8 @@ class Account(Table):
     updatedAt = AsciiField()
 
 
-class Profile(Table):
-    PREFIX, PUBLIC_ID = "prof", "profileid"
+class Profile(db.Model):
+    TABLE, PREFIX, PUBLIC_ID = "profile", "prof", "profileid"
     PROPERTIES = """profileid object appid accountid companyName fullName contactEmail displayEmail
         displayName phone occupation location dob website fields createdAt updatedAt""".split()
 
@@ -78,8 +78,8 @@ class Profile(Table):
         indexes = ((("profileid",), True), *LISTING_INDEXES)
 
 
-class Session(Table):
-    PREFIX, PUBLIC_ID = "sess", "sessionid"
+class Session(db.Model):
+    TABLE, PREFIX, PUBLIC_ID = "session", "sess", "sessionid"
     PROPERTIES = """sessionid object appid accountid duration csrfToken expiresAt lastVerifiedAt
         ended createdAt updatedAt""".split()
 
@@ -100,36 +100,59 @@ class Session(Table):
         indexes = ((("sessionid",), True), (("tokenHash",), True), *LISTING_INDEXES)
 
 
-ListedModel = type[Profile] | type[Session]
-AnyModel = type[Account] | ListedModel
+MODELS = (Account, Profile, Session)
 
 
-@cache
-def public_columns(model: AnyModel) -> list[Field]:
-    """Return the columns that are read for an object: all but the hash of a token."""
-    return [field for field in model._meta.sorted_fields if field.name != "tokenHash"]
+def make_tables(engine=db):
+    """Make the missing tables; safe for many processes and nodes at once. Raises ServiceError."""
+    if engine.kind == "sqlite":
+        with suppress(OSError):  # then it cannot be opened either
+            Path(engine.path).touch(0o600)
+    with connection(engine):
+        make_missing(engine)
 
 
-@cache
-def names_and_blank(model: AnyModel) -> tuple[list[str], dict[str, Any]]:
-    """Return the names of the public columns but the id, and an object without values."""
-    names = [column.name for column in public_columns(model) if column.name != "id"]
-    return names, dict.fromkeys(model.PROPERTIES) | {"object": model._meta.name}
+@repeated
+def make_missing(engine):
+    if engine.kind == "sqlite":
+        engine.pragma("journal_mode", "wal")
+    existing = engine.get_tables()
+    if missing := [model for model in MODELS if model.TABLE not in existing]:
+        with engine.writing():
+            for model in missing:
+                if engine.kind == "mysql":
+                    engine.execute(create_statement(engine, model))
+                else:
+                    peewee.SchemaManager(model, engine).create_all()
 
 
-def as_objects(model: AnyModel, rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """Return rows of the public columns, with or without the id, as the interface's objects."""
-    names, blank = names_and_blank(model)
-    objects, width = [], len(names)
+def create_statement(engine, model):
+    """Return MySQL's statement for a table and its indexes. Made later, they break up a group."""
+    context = engine.get_sql_context()
+    parts = [column.ddl(context) for column in model._meta.sorted_fields]
+    for columns, unique in model._meta.indexes:
+        index = f"INDEX {'_'.join((model.TABLE, *columns))} ({', '.join(columns)})"
+        parts.append(peewee.SQL("UNIQUE " * unique + index))
+    context.literal(f"CREATE TABLE IF NOT EXISTS {model.TABLE} ")
+    context.sql(peewee.EnclosedNodeList(parts))
+    return context.literal(" ENGINE=InnoDB ROW_FORMAT=DYNAMIC")
+
+
+def public_columns(model):
+    """Return the names of the columns that are read for an object: all but the hash of a token."""
+    return [name for name in model._meta.sorted_field_names if name != "tokenHash"]
+
+
+def as_objects(model, rows):
+    """Return rows of the public columns as the interface's objects."""
+    names = [name for name in public_columns(model) if name != "id"]
+    blank, width = dict.fromkeys(model.PROPERTIES) | {"object": model.TABLE}, len(names)
+    moment, objects = timestamp(time.time_ns()), []
     for row in rows:
-        each = blank.copy()
-        each.update(zip(names, row[-width:]))  # noqa: B905 (strict is a fifth slower)
-        objects.append(each)
-    if model is Account:  # both databases store a boolean as a number
-        for each in objects:
+        each = blank | dict(zip(names, row[-width:]))  # noqa: B905 (strict is a fifth slower)
+        if model is Account:  # both databases store a boolean as a number
             each["administrator"] = bool(each["administrator"])
-    if model is Session:  # which has ended when it was ended or has expired
-        moment = timestamp(time.time_ns())
-        for each in objects:
+        if model is Session:  # it has ended when it was ended or has expired
             each["ended"] = each.pop("endedAt") is not None or each["expiresAt"] <= moment
+        objects.append(each)
     return objects

@@ -1,14 +1,17 @@
 """Checking input: the catalogue of the fields, the schemas made from it, identifiers, paging."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
-from typing import Any, NamedTuple
+from collections import namedtuple
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from datetime import date, datetime
+from functools import lru_cache, partial
+from secrets import token_hex
+from typing import Any
 
 from email_validator import validate_email
 from marshmallow import EXCLUDE, Schema, fields, validate
 
-from dates import parse_date
 from errors import ServiceError
 
 APPID = re.compile("[A-Za-z0-9._-]{1,64}")
@@ -16,17 +19,17 @@ IDENTIFIERS = {p: re.compile(f"{p}_[0-9a-f]{{16}}") for p in ("acct", "prof", "s
 LARGEST_INTEGER = 2**63 - 1  # the largest LIMIT and OFFSET of SQLite; MySQL's are larger
 
 
+def identifier(prefix: str) -> str:
+    """Return a new identifier: the prefix and 16 hexadecimal characters."""
+    return f"{prefix}_{token_hex(8)}"
+
+
 def is_identifier(prefix: str, text: object) -> bool:
     """Return whether the text has the form of an identifier. Anything else cannot match a row."""
     return isinstance(text, str) and IDENTIFIERS[prefix].fullmatch(text) is not None
 
 
-class CatalogueRow(NamedTuple):
-    property: str
-    rule: str
-    example: str
-
-
+CatalogueRow = namedtuple("CatalogueRow", "property rule example")
 CATALOGUE = {
     # input field                   property        rule     example
     "full-name":       CatalogueRow("fullName",     "name",  "Ada King"),
@@ -48,38 +51,65 @@ Lengths = tuple[tuple[int, int], ...]  # inclusive, of BOUNDED_FIELDS, in Unicod
 class CheckedText(fields.String):
     """A text, stored as a function returns it. The function raises ValueError for a bad one."""
 
-    def __init__(self, name: str, convert: Callable[[str], str], rules: list[Any]) -> None:
-        codes: dict[str, Any] = dict.fromkeys(("required", "null", "invalid"), f"invalid-{name}")
+    def __init__(self, name, convert, rules):
+        codes = dict.fromkeys(("required", "null", "invalid"), f"invalid-{name}")
         super().__init__(data_key=name, required=True, validate=rules, error_messages=codes)
         self.convert = convert
 
-    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> str:
-        if not isinstance(value, str) and value is not True:
-            raise self.make_error("invalid")
-        text = "true" if value is True else str.__str__(value)  # of an Enum too, which is a str
-        try:
-            text.encode()  # fails for a lone surrogate, which no database can store
-            return self.convert(text)
-        except ValueError as error:
-            raise self.make_error("invalid") from error
+    def _deserialize(self, value, *args, **kwargs):
+        if isinstance(value, str):
+            with suppress(ValueError):
+                text = str.__str__(value)  # of an Enum too, which is a str
+                text.encode()  # fails for a lone surrogate, which no database can store
+                return self.convert(text)
+        raise self.make_error("invalid")
 
 
-def checked_address(text: str) -> str:
-    """Return the e-mail address; its syntax is checked, without the network. Raises ValueError."""
-    return validate_email(text, check_deliverability=False, strict=True).original
+ISO_DAY = r"(\d{4}(-?)(?:\d\d\2\d\d|W\d\d\2\d))"
+ISO_TIME = r"([T ]\d\d:\d\d(:\d\d([.,]\d+)?)?(Z|[+-](0\d|1[0-4])(:?[0-5]\d)?)?)?"
+WEEKDAY = re.compile("(Mon|Tues?|Wed(nes)?|Thu(rs)?|Fri|Sat(ur)?|Sun)(day)?,? ", re.IGNORECASE)
+COMMENT = re.compile(r"(?<=[ T][+-]\d{4}) \([^()]*\)$")  # of JavaScript: the name of the time zone
+DATE_FORMATS = (
+    *("%Y/%m/%d", "%m/%d/%Y", "%d %B %Y", "%d %b %Y", "%d-%b-%Y"),
+    *("%B %d, %Y", "%b %d, %Y", "%B %d %Y", "%b %d %Y"),
+    *("%d %b %Y %H:%M:%S %z", "%d %b %Y %H:%M:%S GMT", "%d %b %Y %H:%M %z"),  # RFC 2822
+    *("%b %d %H:%M:%S %Y", "%b %d %Y %H:%M:%S GMT%z", "%b %d %Y %H:%M:%S"),  # C, JavaScript
+)
+
+
+def parse_date(text: str) -> str:
+    """Return a date as YYYY-MM-DD, without a time. Raises ValueError for what is no real day."""
+    if iso := re.fullmatch(ISO_DAY + ISO_TIME, text, re.ASCII):
+        day = date.fromisoformat(iso[1])
+        if datetime.fromisoformat(text).date() != day:  # 24:00, which is a time of the next day
+            raise ValueError("not a time of that day")
+        return day.isoformat()
+    weekday = WEEKDAY.match(text)
+    rest = COMMENT.sub("", text[weekday.end() :] if weekday else text)
+    if not (rest.isascii() and rest.isprintable()) or rest != rest.strip():
+        raise ValueError("not a date")
+    for way in DATE_FORMATS:
+        with suppress(ValueError):
+            found = datetime.strptime(rest, way)
+            if not weekday or f"{found:%a}" == weekday[1][:3].title():
+                return found.date().isoformat()
+    raise ValueError("not a date")
 
 
 @lru_cache(maxsize=256)
 def profile_schema(names: tuple[str, ...], lengths: Lengths, *, creating: bool) -> Schema:
     """Return the schema of these fields; its messages are the codes. Raises ServiceError."""
-    converters = {"date": parse_date, "email": checked_address if creating else str}
-    schema: dict[str, Any] = {}
+    address = partial(validate_email, check_deliverability=False, strict=True)  # asks no network
+    converters = {"date": parse_date}
+    if creating:
+        converters["email"] = lambda text: address(text).original
+    schema = {}
     for name in names:
         code = f"invalid-{name}"
         if name not in CATALOGUE:
             raise ServiceError(code)
         property, rule, _ = CATALOGUE[name]
-        rules: list[validate.Validator] = [validate.Length(min=1, error=code)]
+        rules = [validate.Length(min=1, error=code)]
         if rule == "email":
             rules.append(validate.Regexp("^[^@]+@", error=code))
         elif rule == "name":
@@ -91,29 +121,30 @@ def profile_schema(names: tuple[str, ...], lengths: Lengths, *, creating: bool) 
     return Schema.from_dict(schema)(unknown=EXCLUDE)
 
 
-def example_body(names: Iterable[str], lengths: Lengths, most_bytes: int) -> dict[str, str]:
-    """Return a body of these input fields with allowed values, of at most so many bytes each."""
-    body = {name: CATALOGUE[name].example for name in names}
-    for name, (least, most) in zip(BOUNDED_FIELDS, lengths, strict=True):
-        if name in body:
-            body[name] = body[name].ljust(min(least, most_bytes), ".")[:most]
+def example_body(names: Iterable[str], lengths: Lengths) -> dict[str, Any]:
+    """Return a body of these input fields with allowed values."""
+    bounds, body = dict(zip(BOUNDED_FIELDS, lengths, strict=True)), {}
+    for name in names:
+        least, most = bounds.get(name, (0, None))
+        body[name] = CATALOGUE[name].example.ljust(least, ".")[:most]
     return body
 
 
 def page_query(given: Mapping[str, Any], page_size: int) -> dict[str, Any]:
-    """Return the query of a listing, its limit and offset as numbers. Raises ServiceError."""
+    """Return limit and offset as numbers, after and accountid as given. Raises ServiceError."""
     query = {k: v for k, v in given.items() if v is not None and v is not False and v != ""}
-    if query.get("all"):
+    if query.pop("all", None):
         query |= {"limit": LARGEST_INTEGER, "offset": 0}
-    for name, default in (("limit", page_size), ("offset", 0)):
-        value = query.get(name, default)
-        if isinstance(value, str) and (digits := re.fullmatch("0*([0-9]{1,19})", value)):
-            value = int(digits[1])  # without leading zeros: int() refuses more than 4,300 digits
+    query = {"limit": page_size, "offset": 0, "after": None, "accountid": None} | query
+    for name in ("limit", "offset"):
+        value = query[name]
+        if isinstance(value, str) and re.fullmatch("[0-9]{1,4300}", value):
+            value = query[name] = int(value)
         if type(value) is not int or not 0 <= value <= LARGEST_INTEGER:
             raise ServiceError(f"invalid-{name}")
-        query[name] = value
-    if "after" in query and not any(is_identifier(p, query["after"]) for p in ("prof", "sess")):
+    after = query["after"]
+    if after is not None and not (is_identifier("prof", after) or is_identifier("sess", after)):
         raise ServiceError("invalid-after")
-    if not isinstance(query.get("accountid", ""), str):
+    if not isinstance(query["accountid"], str | None):
         raise ServiceError("invalid-accountid")
     return query

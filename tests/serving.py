@@ -10,8 +10,8 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
-from functools import cached_property
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from functools import cached_property, partialmethod
 from http.client import HTTPConnection
 from pathlib import Path
 from secrets import token_hex
@@ -32,14 +32,8 @@ PROFILES = "/api/administrator/profiles"
 SESSIONS = "/api/administrator/sessions"
 
 
-# People
-
-
 class Person:
-    """An account with a session, and a client that sends its token.
-
-    The service is an app in this process or a Served one; its commands make the account.
-    """
+    """An account with a session, made by the commands of an app or of a Served one; its client."""
 
     def __init__(self, service, *, administrator=False, appid=None):
         options = ["--administrator"] if administrator else []
@@ -71,7 +65,6 @@ class Person:
         return self.send("PATCH", f"{UPDATE}?profileid={profileid}", data=data, **options)
 
     def profiles(self):
-        """Every profile, newest first."""
         response = self.get(f"{PROFILES}?all=true")
         assert response.status_code == 200, response.text
         return response.json or []
@@ -92,10 +85,8 @@ def walk(person, path):
         path = link and re.fullmatch('<(.+)>; rel="next"', link)[1]
 
 
-# Responses
-
+# The headers that every response has, beside its X-Request-Id.
 SAFE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY"}
-"""The headers that every response has, beside its X-Request-Id."""
 
 
 def assert_error(response, status, code):
@@ -116,21 +107,12 @@ def assert_unavailable(*responses, within=None):
         assert within is None or response.seconds < within
 
 
-# Served by gunicorn
-
-
 class TimedResponse(Response):
-    """A response, and how many seconds it took."""
-
-    seconds = 0.0
-
-    @property
-    def text(self):
-        return self.get_data(as_text=True)
+    text = property(lambda self: self.get_data(as_text=True))
 
 
 class HTTPClient:
-    """Sends each request over a connection of its own; used as Flask's test client is."""
+    """Sends each request over a connection of its own, as Flask's test client; times it."""
 
     def __init__(self, port, seconds=40):
         self.port, self.seconds = port, seconds
@@ -143,39 +125,29 @@ class HTTPClient:
             wire.request(request.method, path, request.get_data(), dict(request.headers))
             answer = wire.getresponse()
             response = TimedResponse(answer.read(), answer.status, answer.getheaders())
-        builder.close()
         response.seconds = time.monotonic() - began
+        builder.close()
         return response
 
-    def get(self, path, **options):
-        return self.open(path, method="GET", **options)
+    get = partialmethod(open, method="GET")
 
 
-class Served:
+class Served(AbstractContextManager):
     """The service in a process group of its own, which the end of a ``with`` block kills."""
 
     def __init__(self, folder, database_url, **settings):
         self.port, self.log_file = free_port(), folder / f"{token_hex(4)}.log"
         self.command = procfile("web")
-        self.environment = {
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "DATABASE_URL": database_url,
-            "PORT": str(self.port),
-            "WEB_CONCURRENCY": "2",
-            **settings,
-        }
+        own = {"DATABASE_URL": database_url, "PORT": str(self.port), "WEB_CONCURRENCY": "2"}
+        own["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        self.environment = {**os.environ, **own, **settings}
 
     def start(self, *command, **options):
         """Run the Procfile's line, or another command; the log is what they write."""
+        options = {"env": self.environment, "cwd": ROOT, "start_new_session": True, **options}
         with self.log_file.open("ab") as log:
-            options = {"env": self.environment, "stdout": log, "stderr": log, **options}
-            self.process = subprocess.Popen(
-                command or self.command, cwd=ROOT, start_new_session=True, **options
-            )
-        return self
-
-    def __enter__(self):
+            options = {"stdout": log, "stderr": log, **options}
+            self.process = subprocess.Popen(command or self.command, **options)
         return self
 
     def __exit__(self, *error):
@@ -185,7 +157,6 @@ class Served:
         return HTTPClient(self.port)
 
     def get(self, path, **options):
-        """The response to a request without a session."""
         return self.test_client().get(path, **options)
 
     def wait_until_up(self):
@@ -205,16 +176,12 @@ class Served:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, sign)
         self.process.wait(60)
+        wait_until(lambda: socket.create_server(("127.0.0.1", self.port)).close() or True)
 
     def flask(self, *words):
         """A flask command, run to its end with the service's environment."""
-        return subprocess.run(
-            [sys.executable, "-m", "flask", *words],
-            cwd=ROOT,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-        )
+        options = {"env": self.environment, "cwd": ROOT, "capture_output": True, "text": True}
+        return subprocess.run([sys.executable, "-m", "flask", *words], **options)
 
 
 def run(service, *words):
@@ -232,30 +199,23 @@ def run(service, *words):
 
 def procfile(process):
     """The command of a process in the Procfile."""
-    lines = dict(line.split(": ", 1) for line in (ROOT / "Procfile").read_text().splitlines())
-    return shlex.split(lines[process])
+    lines = (ROOT / "Procfile").read_text().splitlines()
+    return shlex.split(dict(line.split(": ", 1) for line in lines)[process])
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+    with socket.create_server(("127.0.0.1", 0)) as probe:
         return probe.getsockname()[1]
 
 
 def exchange(service, text, path=None):
-    """What the service sends back for exactly these bytes, after which the client sends no more.
-
-    They go to its port, or to the Unix socket of a path.
-    """
+    """What the port, or the Unix socket of a path, sends back for exactly these bytes."""
     with socket.socket(socket.AF_UNIX if path else socket.AF_INET) as wire:
         wire.settimeout(40)
         wire.connect(path or ("127.0.0.1", service.port))
         wire.sendall(text)
         wire.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: wire.recv(65_536), b""))
-
-
-# Many at once
 
 
 def at_once(*calls):
@@ -279,8 +239,7 @@ def repeating(*calls):
             yield
         finally:
             ended.set()
-    for thread in threads:
-        thread.result()
+    assert [thread.result() for thread in threads]
 
 
 def wait_until(condition, seconds=40):

@@ -12,7 +12,6 @@ import pytest
 from cluster import Member, galera, missing
 from databases import SCHEMA, Proxy, first_starts, schema
 from serving import (
-    PROFILES,
     SESSIONS,
     Person,
     assert_unavailable,
@@ -132,19 +131,6 @@ def test_writes_through_three_nodes_conflict_unnoticed(cluster, database, servic
     assert_equal(cluster, database)
 
 
-@on_galera
-def test_a_profile_is_found_at_once_through_every_node(services):
-    people = through_each(services)
-
-    def create_then_update(writer, reader):
-        """The statuses of updates through one node of profiles created through another."""
-        created = (writer.create(body("first")).json["profileid"] for _ in range(50))
-        return {reader.update(profileid, body("second")).status_code for profileid in created}
-
-    calls = [partial(create_then_update, people[i % 3], people[i % 3 - 1]) for i in range(6)]
-    assert at_once(*calls) == [{200}] * 6
-
-
 # First starts
 
 
@@ -155,37 +141,6 @@ def test_first_starts_at_once_through_every_node(cluster):
             node.synced("SELECT 1")
             assert node.is_ready()
             assert [schema(node.url(name)) for name in names] == [SCHEMA] * ROUNDS
-
-
-# A node that serves nothing
-
-
-@on_galera
-@pytest.mark.parametrize(
-    "setting, off, on",
-    [
-        ("wsrep_reject_queries", "ALL", "NONE"),
-        ("wsrep_provider_options", "'gmcast.isolate=1'", "'gmcast.isolate=0'"),
-    ],
-    ids=["told to reject queries", "without a quorum"],
-)
-def test_health_is_503_on_a_node_that_serves_nothing(cluster, services, setting, off, on):
-    people, node = through_each(services), cluster[2]
-    node.execute(f"SET GLOBAL {setting} = {off}")
-    try:
-        wait_until(lambda: services[2].get("/health").status_code == 503)
-        calls = [
-            lambda: services[2].get("/health"),
-            lambda: people[2].create(body("first")),
-            lambda: people[2].get(PROFILES),
-        ]
-        assert_unavailable(*at_once(*calls), within=5)
-        wait_until(lambda: services[0].get("/health").status_code == 200)
-    finally:
-        node.execute(f"SET GLOBAL {setting} = {on}")
-    node.wait_until_ready()
-    wait_until(lambda: services[2].get("/health").status_code == 200)
-    assert people[2].create(body("second")).status_code == 201
 
 
 # Killed

@@ -4,14 +4,12 @@ Each row is tried on both databases and for both operations, as a form and as JS
 a module of their own.
 """
 
-import json
 from enum import Enum, StrEnum
 from types import SimpleNamespace
 
 import pytest
 from serving import PROFILES, Person, assert_error, named
 
-from blueprints import JSON
 from errors import ServiceError
 from operations import create_profile, update_profile
 from validators import CATALOGUE
@@ -30,27 +28,20 @@ BOTH = [
     *((field, LONG, LONG) for field in TEXTS),
     *((field, text, text) for field in NAMES for text in ("x" * 50, "👩" * 50)),
     *((field, text, f"invalid-{field}-length") for field in NAMES for text in ("x" * 51, LONG)),
-    *((field, "Ada.King+1@Example.COM", "Ada.King+1@Example.COM") for field in EMAILS),
-    *(
-        (field, text, f"invalid-{field}")
-        for field in EMAILS
-        for text in ("no-at.example.com", "@example.com", "@a@example.com")
-    ),
+    *((field, text, text) for field in EMAILS for text in ("Ada.King+1@Example.COM",)),
+    *((field, text, f"invalid-{field}") for field in EMAILS for text in ("a.b", "@b.c", "@a@b.c")),
     ("dob", "Tue, 31 Jan 1950 10:00:00 GMT", "1950-01-31"),
     ("dob", "1950-02-29", "invalid-dob"),
 ]
 UPDATE = [(field, text, text) for field in EMAILS for text in ("a@", "a@b@c d")]
+NO_ADDRESSES = [
+    *("a@", "a@b", "a b@example.com", "a@example..com", "a@-example.com", "a@@example.com"),
+    *("Ada <a@example.com>", "a@localhost", "a@[127.0.0.1]", '"a b"@example.com', ".a@b.com"),
+    *("x" * 65 + "@example.com", "a@" + "x" * 64 + ".com", "a@example.com\n", "a@example.com "),
+]
 CREATE = [
     *((field, "Zoë@bücher.example", "Zoë@bücher.example") for field in EMAILS),
-    *(
-        (field, address, f"invalid-{field}")
-        for field in EMAILS
-        for address in (
-            *("a@", "a@b", "a b@example.com", "a@example..com", "a@-example.com", "a@@example.com"),
-            *("Ada <a@example.com>", "a@localhost", "a@[127.0.0.1]", '"a b"@example.com'),
-            *("x" * 65 + "@example.com", "a@" + "x" * 64 + ".com", "a@example.com\n", ".a@b.com"),
-        )
-    ),
+    *((field, text, f"invalid-{field}") for field in EMAILS for text in NO_ADDRESSES),
 ]
 
 
@@ -103,18 +94,9 @@ def test_a_subclass_of_str_is_stored_as_its_text(user):
             assert [(type(each), each) for each in stored] == [(str, "pilot")] * len(fields)
 
 
-def test_a_number_beyond_a_double_is_no_text_and_ignored_elsewhere(user):
-    for number in ("1e400", "-1e400", "1" + "0" * 5000, "[1e400]", '{"x": -1e999}'):
-        text = json.dumps(named("a", x=None, default=None)).replace("null", number)
-        made = user.create(text, mimetype=JSON).json
-        assert user.update(made["profileid"], text, mimetype=JSON).json["fullName"] == "a"
-        text = json.dumps(named("a") | {"full-name": None}).replace("null", number)
-        assert_error(user.create(text, mimetype=JSON), 400, "invalid-full-name")
-
-
 def test_what_is_no_text_no_body_and_no_field(user):
     target, phone = (user.account, user.accountid), {"user_profile_fields": ["phone"]}
-    for value in (b"1", 1, None, False, ["1"], SimpleNamespace(encode=lambda: b"1")):
+    for value in (b"1", 1, None, False, True, ["1"], "\ud800", SimpleNamespace(encode=str)):
         with pytest.raises(ServiceError, match="^invalid-phone$"):
             create_profile(*target, {"phone": value}, **phone)
     for body in ([], "text", 1):
@@ -134,18 +116,18 @@ def test_length_bounds_are_inclusive_and_count_characters(make_app, field):
     user = Person(make_app(USER_PROFILE_FIELDS=field, **bounds))
     for text in ("ééé", "👩" * 4):
         assert user.create({field: text}).status_code == 201
-    for text in ("éé", "x" * 5):
-        assert_error(user.create({field: text}), 400, f"invalid-{field}-length")
-    assert_error(user.create({field: ""}), 400, f"invalid-{field}")
+    for text in ("éé", "x" * 5, ""):
+        code = f"invalid-{field}-length" if text else f"invalid-{field}"
+        assert_error(user.create({field: text}), 400, code)
 
 
 def test_first_failure_in_configured_order(make_app):
-    user = Person(make_app(USER_PROFILE_FIELDS="website,full-name,dob,contact-email"))
+    names = ["website", "full-name", "dob", "contact-email"]
+    user = Person(make_app(USER_PROFILE_FIELDS=",".join(names)))
     body = {"contact-email": "a@example.com", "dob": "2000-01-01", "full-name": "A", "website": "w"}
-    for field in ("website", "full-name", "dob", "contact-email"):
-        assert_error(user.create({**body, field: ""}), 400, f"invalid-{field}")
-    assert_error(user.create({"contact-email": "", "dob": ""}), 400, "invalid-website")
-    assert_error(user.create({**body, "dob": "", "contact-email": ""}), 400, "invalid-dob")
+    for at, field in enumerate(names):
+        wrong = body | dict.fromkeys(names[at:], "")
+        assert_error(user.create(wrong), 400, f"invalid-{field}")
 
 
 def test_nothing_is_stored_when_one_field_fails(user, administrator):
@@ -154,11 +136,3 @@ def test_nothing_is_stored_when_one_field_fails(user, administrator):
     for response in (user.create(broken), user.update(made["profileid"], broken)):
         assert_error(response, 400, "invalid-full-name-length")
     assert administrator.profiles() == [made]
-
-
-def test_a_lone_surrogate_is_refused(user):
-    for lone in ("\\ud800", "a\\udfffb"):
-        text = f'{{"contact-email": "a@example.com", "full-name": "{lone}"}}'
-        assert_error(user.create(text, mimetype=JSON), 400, "invalid-body")
-        with pytest.raises(ServiceError, match="^invalid-full-name$"):
-            create_profile(user.account, user.accountid, json.loads(text))
