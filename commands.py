@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from contextlib import closing
 
 import click
 from flask import Blueprint
@@ -59,7 +60,7 @@ def copy_database(database_url):
     target = ENGINES[url.engine](url._replace(server=patient))
     target.refused = f"{url.engine}://***"
     make_tables(target)
-    with connection(target), target.writing(), connection():
+    with closing(target), connection(target), target.writing(), connection():
         if any(count_rows(target, model) for model in MODELS):
             raise SettingError("DATABASE_URL", target.refused, "has rows already")
         db.execute_sql("BEGIN")
@@ -67,7 +68,6 @@ def copy_database(database_url):
         with click.progressbar(length=length, file=sys.stderr, hidden=hidden) as bar:
             counts = {f"{m.TABLE}s": copy_table(m, target, bar) for m in MODELS}
         db.execute_sql("ROLLBACK")
-    target.close()
     return {"object": "copy", **counts}
 
 

@@ -39,8 +39,7 @@ preload_app = True  # a bad setting ends the start, and the workers share memory
 control_socket_disable = True  # nothing uses it
 sendfile = False  # so that gunicorn counts the bytes it sends
 
-# For the worker of each number, its connections + 1, or 0 without a worker. The workers share this
-# memory. It has room for twice as many, since at a reload new ones start before the old ones end.
+# For each worker's number, its connections + 1, or 0. There are twice as many during a reload.
 held = memoryview(mmap(-1, 8 * workers)).cast("i")
 
 
@@ -56,6 +55,8 @@ def pre_fork(server, worker):
     """Give the worker a number that no other one has, and the core that the fewest have."""
     others = server.WORKERS.values()
     worker.number = min(range(len(held)), key=[other.number for other in others].count)
+    for free in set(range(len(held))) - {other.number for other in others}:
+        held[free] = 0  # of a worker that was killed
     worker.core = min(CORES, key=[other.core for other in others].count, default=None)
 
 

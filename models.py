@@ -18,9 +18,11 @@ latest, latest_lock = 0, Lock()
 def now():
     """Return nanoseconds since 1970, UTC. In a process, each call returns more than the last."""
     global latest
-    with latest_lock:
-        latest = max(latest + 1, time.time_ns())
-        return latest
+    latest_lock.acquire(timeout=1)  # a signal's exception may have left it locked
+    latest = moment = max(latest + 1, time.time_ns())
+    with suppress(RuntimeError):
+        latest_lock.release()
+    return moment
 
 
 def timestamp(nanoseconds):

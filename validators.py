@@ -66,7 +66,7 @@ class CheckedText(fields.String):
 
 
 ISO_DAY = r"(\d{4}(-?)(?:\d\d\2\d\d|W\d\d\2\d))"
-ISO_TIME = r"([T ]\d\d:\d\d(:\d\d([.,]\d+)?)?(Z|[+-](0\d|1[0-4])(:?[0-5]\d)?)?)?"
+ISO_TIME = r"([T ]([01]\d|2[0-3]):[0-5]\d(:[0-5]\d([.,]\d+)?)?(Z|[+-](0\d|1[0-4])(:?[0-5]\d)?)?)?"
 WEEKDAY = re.compile("(Mon|Tues?|Wed(nes)?|Thu(rs)?|Fri|Sat(ur)?|Sun)(day)?,? ", re.IGNORECASE)
 COMMENT = re.compile(r"(?<=[ T][+-]\d{4}) \([^()]*\)$")  # of JavaScript: the name of the time zone
 DATE_FORMATS = (
@@ -80,10 +80,7 @@ DATE_FORMATS = (
 def parse_date(text: str) -> str:
     """Return a date as YYYY-MM-DD, without a time. Raises ValueError for what is no real day."""
     if iso := re.fullmatch(ISO_DAY + ISO_TIME, text, re.ASCII):
-        day = date.fromisoformat(iso[1])
-        if datetime.fromisoformat(text).date() != day:  # 24:00, which is a time of the next day
-            raise ValueError("not a time of that day")
-        return day.isoformat()
+        return date.fromisoformat(iso[1]).isoformat()
     weekday = WEEKDAY.match(text)
     rest = COMMENT.sub("", text[weekday.end() :] if weekday else text)
     if not (rest.isascii() and rest.isprintable()) or rest != rest.strip():

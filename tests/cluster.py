@@ -7,11 +7,12 @@ import signal
 import socket
 import subprocess
 import tempfile
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pymysql
+from databases import driver
 from serving import wait_until
 
 PROVIDER = Path("/usr/lib/galera/libgalera_smm.so")
@@ -20,7 +21,7 @@ OPTIONS = (
     *("--binlog-format=ROW", "--innodb-autoinc-lock-mode=2", "--innodb-buffer-pool-size=64M"),
     "--wsrep-sync-wait=1",  # as the README asks for: a node reads what the others committed
 )
-USER = "mysql" if os.geteuid() == 0 else str(os.geteuid())  # rsync's daemon writes nothing as root
+USER = os.geteuid() or "mysql"  # rsync's daemon writes nothing as root
 PROVIDER_OPTIONS = (  # a dead node is noticed in two seconds, by default in five
     "gcache.size=32M;evs.keepalive_period=PT0.3S;evs.suspect_timeout=PT2S;evs.inactive_timeout=PT4S"
 )
@@ -28,9 +29,8 @@ PROVIDER_OPTIONS = (  # a dead node is noticed in two seconds, by default in fiv
 
 def missing():
     """The programs that a cluster needs and that are not installed."""
-    programs = ("mariadbd", "mariadb-install-db", "rsync")
-    missing = [program for program in programs if not shutil.which(program)]
-    return missing if PROVIDER.exists() else [*missing, PROVIDER.name]
+    programs = ("mariadbd", "mariadb-install-db", "rsync", PROVIDER)
+    return [str(each) for each in programs if not (shutil.which(each) or Path(each).exists())]
 
 
 def free_ports(number):
@@ -56,24 +56,20 @@ class Member:
     def url(self, database):
         return self.address._replace(path=f"/{database}").geturl()
 
-    def execute(self, sql, **options):
-        """The rows of a statement on this server, as they are there now."""
-        own = self.address
-        options |= {"user": own.username, "password": own.password or "", "port": own.port}
-        options |= {"host": own.hostname, "autocommit": True, "connect_timeout": 3}
-        with closing(pymysql.connect(**options)) as connection, connection.cursor() as cursor:
-            cursor.execute(sql)
+    def execute(self, sql, database="", *before):
+        with driver(self.url(database)) as (cursor, _):
+            for each in (*before, sql):
+                cursor.execute(each)
             return cursor.fetchall()
 
-    def synced(self, sql, **options):
+    def synced(self, sql, database=""):
         """The rows of a statement, once the server has applied all that the others committed."""
-        return self.execute(sql, init_command=self.sync, **options)
+        return self.execute(sql, database, self.sync)
 
     def is_ready(self):
         """Whether the server has caught up with the others and serves."""
         with suppress(pymysql.Error):
             return self.execute(self.ready) == ((1,),)
-        return False
 
 
 class Node(Member):
@@ -86,18 +82,16 @@ class Node(Member):
     def __init__(self, folder, name):
         self.folder, self.name = folder / name, name
         self.folder.mkdir()
-        if os.geteuid() == 0:
-            shutil.chown(self.folder, USER)
+        shutil.chown(self.folder, USER)
         self.log = folder / f"{name}.log"
         self.port, self.base, self.transfer, self.increments = free_ports(4)
-        self.process = None
         super().__init__(f"mysql://root@127.0.0.1:{self.port}")
 
     def start(self, nodes):
         """Start the server and wait until it serves: it joins the nodes, or founds a cluster."""
         address = "gcomm://" + ",".join(f"127.0.0.1:{node.base}" for node in nodes)
-        base = f"127.0.0.1:{self.base}"
-        addresses = f"gmcast.listen_addr=tcp://{base};ist.recv_addr=127.0.0.1:{self.increments}"
+        base, increments = f"127.0.0.1:{self.base}", f"127.0.0.1:{self.increments}"
+        addresses = f"gmcast.listen_addr=tcp://{base};ist.recv_addr={increments}"
         own = (
             *(f"--user={USER}", f"--datadir={self.folder}", f"--port={self.port}"),
             *(f"--socket={self.folder}.sock", f"--pid-file={self.folder}.pid"),
@@ -107,23 +101,15 @@ class Node(Member):
             f"--wsrep-provider-options={addresses};{PROVIDER_OPTIONS}",
         )
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                ["mariadbd", *OPTIONS, *own], stdout=log, stderr=log, start_new_session=True
-            )
-        self.wait_until_ready()
-
-    def wait_until_ready(self):
-        def ready():
-            assert self.process.poll() is None, self.log.read_text()[-4_000:]
-            return self.is_ready()
-
-        wait_until(ready, 90)
+            options = {"stdout": log, "stderr": log, "start_new_session": True}
+            self.process = subprocess.Popen(["mariadbd", *OPTIONS, *own], **options)
+        wait_until(lambda: self.is_ready() or self.process.poll() is not None, 90)
+        assert self.is_ready(), self.log.read_text()[-4_000:]
 
     def kill(self):
         """End the server at once, with the programs it started, and wait for its end."""
-        if self.process:
-            with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError, AttributeError):  # ended already, or never started
+            os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait(20)
 
 
@@ -132,15 +118,13 @@ def galera():
     """Three nodes with the same rows, any of which takes writes."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="galera")))
-        if os.geteuid() == 0:
-            shutil.chown(folder, USER)
+        shutil.chown(folder, USER)
         nodes = [Node(folder, f"node{number}") for number in (1, 2, 3)]
         for node in nodes:
             stack.callback(node.kill)
         command = ["mariadb-install-db", "--no-defaults", f"--datadir={nodes[0].folder}"]
         command += [f"--user={USER}", "--auth-root-authentication-method=normal"]
         subprocess.run(command, check=True, capture_output=True)
-        nodes[0].start([])
-        for node in nodes[1:]:
-            node.start(nodes)
+        for number, node in enumerate(nodes):
+            node.start(nodes[:number])
         yield nodes

@@ -11,19 +11,9 @@ from secrets import token_hex
 import pytest
 from cluster import Member, galera, missing
 from databases import SCHEMA, Proxy, first_starts, schema
-from serving import (
-    SESSIONS,
-    Person,
-    assert_unavailable,
-    at_once,
-    named,
-    repeating,
-    wait_until,
-)
+from serving import SESSIONS, Person, assert_unavailable, at_once, named, repeating, wait_until
 
 pytestmark = pytest.mark.long
-on_galera = pytest.mark.parametrize("cluster", ["galera"], indirect=True)
-
 WRITES = 166  # of each of six clients, about 1,000 in all
 ROUNDS = 8
 FIELDS = ("phone", "occupation", "location")
@@ -87,7 +77,7 @@ def body(text):
 
 def on_each(cluster, database, sql):
     """The rows of a statement, which are the same on all nodes, and all of them serve."""
-    first, *others = [node.synced(sql, database=database) for node in cluster]
+    first, *others = [node.synced(sql, database) for node in cluster]
     assert [other == first for other in others] == [True, True]
     assert [node.is_ready() for node in cluster] == [True] * 3
     return first
@@ -97,9 +87,6 @@ def assert_equal(cluster, database):
     """The nodes hold the same rows."""
     for table in ("account", "profile", "session"):
         on_each(cluster, database, f"SELECT * FROM {table} ORDER BY 1")
-
-
-# Writes through several nodes at once
 
 
 def test_writes_through_three_nodes_conflict_unnoticed(cluster, database, services):
@@ -131,9 +118,6 @@ def test_writes_through_three_nodes_conflict_unnoticed(cluster, database, servic
     assert_equal(cluster, database)
 
 
-# First starts
-
-
 def test_first_starts_at_once_through_every_node(cluster):
     with new_databases(cluster, ROUNDS) as names:
         first_starts([[node.url(name) for node in cluster * 4] for name in names])
@@ -143,16 +127,11 @@ def test_first_starts_at_once_through_every_node(cluster):
             assert [schema(node.url(name)) for name in names] == [SCHEMA] * ROUNDS
 
 
-# Killed
-
-
 @pytest.fixture
 def entrance(cluster):
     """A proxy that leads to every node."""
-    entrance = Proxy(*[node.url("") for node in cluster])
-    entrance.come()
-    yield entrance
-    entrance.go()
+    with Proxy(*[node.url("") for node in cluster]) as entrance:
+        yield entrance
 
 
 def write(person, acknowledged):
@@ -167,7 +146,7 @@ def write(person, acknowledged):
         time.sleep(0.2)
 
 
-@on_galera
+@pytest.mark.parametrize("cluster", ["galera"], indirect=True)
 def test_a_node_killed_under_writes_loses_nothing(cluster, database, entrance, serve):
     service = serve(entrance.url(cluster[0].url(database)))
     people = at_once(*[partial(Person, service, administrator=True)] * 6)

@@ -16,7 +16,6 @@ on_mysql = pytest.mark.parametrize("database_url", ["mysql"], indirect=True)
 
 
 def every_kind(person, profileid):
-    """A call of each kind of request."""
     return [
         lambda: person.get(f"{PROFILES}?limit=3"),
         lambda: person.update(profileid, named("name")),
@@ -137,15 +136,13 @@ def test_a_full_disk_is_503_until_there_is_room(small_disk, serve):
     assert person.profiles() == acknowledged
     ballast.unlink()
     for _ in range(5):
-        response = person.create({"location": "x" * 60_000, "default": "true"})
-        acknowledged.insert(0, response.json)
+        acknowledged.insert(0, person.create({"location": "x" * 60_000, "default": "true"}).json)
     assert person.profiles() == acknowledged
 
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
 def test_a_read_only_disk_is_503_until_it_is_writable(small_disk, serve, sign):
-    url = f"sqlite:///{small_disk}/profiles.db"
-    service = serve(url)
+    service = serve(f"sqlite:///{small_disk}/profiles.db")
     person = Person(service, administrator=True)
     first = person.create(named("first", default="true")).json
     kinds = every_kind(person, first["profileid"])

@@ -8,7 +8,7 @@ from pathlib import Path
 from secrets import token_hex
 
 import pytest
-from databases import driver, execute, fill, is_sqlite, name_of, stored
+from databases import driver, execute, fill, is_sqlite, name_of, stored, wait_until_one_waits
 from serving import ROOT, Person, at_once, named, run, wait_until
 
 from accounts import create_session, delete_account
@@ -138,3 +138,17 @@ def test_what_was_deleted_cannot_be_read_once_it_is_overwritten(app, command):
         results = [cursor.execute(each).fetchall() for each in overwrite.split(";")]
     assert results == [[], [(0, 0, 0)]]
     assert found() == []
+
+
+def test_an_account_that_is_deleted_twice_at_once(app, command):
+    """The second one waits for the first, and finds nothing."""
+    person = Person(app)
+    with ThreadPoolExecutor(1) as pool, driver(app.url) as (cursor, _):
+        cursor.execute("BEGIN")
+        cursor.execute("DELETE FROM account")
+        answer = pool.submit(command, "delete-account", person.accountid)
+        if not is_sqlite(app.url):
+            wait_until_one_waits()
+        time.sleep(0.1)
+        cursor.execute("COMMIT")
+        assert answer.result() == "Error: invalid-accountid"

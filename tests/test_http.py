@@ -96,6 +96,8 @@ def test_a_body_shorter_than_it_says(user):
     text = io.BytesIO(b"contact-email=a@example.com&full-name=Ada")
     wire = {"wsgi.input": text, "wsgi.input_terminated": True, "CONTENT_LENGTH": "60"}
     assert_error(user.create(content_type=FORM, environ_overrides=wire), 400, "invalid-body")
+    wire["wsgi.input"].close()  # so that reading fails, as that of broken chunks does
+    assert_error(user.create(content_type=FORM, environ_overrides=wire), 400, "invalid-body")
 
 
 def test_json_values_that_are_no_strings(user):

@@ -157,6 +157,7 @@ def test_a_refusal_undoes_its_own_block_alone(app, user, database_url):
     assert stored(database_url, user) == (["a", "c"], [None])
 
 
+@pytest.mark.long  # coverage.py would be interrupted while it holds its own lock
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of PyMySQL
 def test_interrupts_anywhere(app, user, database_url):
     """A handler's exception comes out as it is; writes go on, in this thread and in others."""
@@ -277,7 +278,6 @@ def another_thread_writing(url):
 
 
 @on_sqlite
-@pytest.mark.long
 @pytest.mark.parametrize("writing", [another_thread_writing, locked])
 def test_a_writer_waits_no_longer_than_allowed(app, user, database_url, writing):
     """Behind another one that waits, too; and waiting takes little of the processor."""
