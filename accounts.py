@@ -25,7 +25,10 @@ Caller = namedtuple("Caller", "accountid administrator appid")  # of a request
 def authenticate(authorization: str | None, appid: str) -> Caller:
     """Return the caller, whose session has neither ended nor expired. Raises sign-in-required."""
     if bearer := BEARER.fullmatch(authorization or ""):
-        digest, moment = sha256(bearer[1].encode()).hexdigest(), timestamp(time.time_ns())
+        digest, moment = (
+            sha256(bearer[1].encode()).hexdigest(),
+            timestamp(time.time_ns()),
+        )
         if row := run(CALLER, appid, digest, moment).fetchone():
             return Caller(row[0], bool(row[1]), appid)
     raise ServiceError("sign-in-required")
@@ -33,7 +36,11 @@ def authenticate(authorization: str | None, appid: str) -> Caller:
 
 def create_account(appid: str, *, administrator: bool = False) -> Object:
     """Make an account."""
-    values = {"accountid": identifier("acct"), "appid": appid, "administrator": administrator}
+    values = {
+        "accountid": identifier("acct"),
+        "appid": appid,
+        "administrator": administrator,
+    }
     return insert(Account, values)
 
 
@@ -50,7 +57,9 @@ def list_administrators(appid: str) -> Object:
 def find_accounts(email: str, appid: str) -> Object:
     """Find the accounts that have a profile with this e-mail address, in any case of letters."""
     wanted = fn.HEX(fn.LOWER(email))  # as bytes: to MySQL, zoe@ and zoë@ are equal
-    columns = [fn.HEX(fn.LOWER(each)) for each in (Profile.contactEmail, Profile.displayEmail)]
+    columns = [
+        fn.HEX(fn.LOWER(each)) for each in (Profile.contactEmail, Profile.displayEmail)
+    ]
     found = (columns[0] == wanted) | (columns[1] == wanted)
     owners = Profile.select(Profile.accountid).where(Profile.appid == appid, found)
     return list_accounts(Account.accountid << owners)
@@ -58,7 +67,9 @@ def find_accounts(email: str, appid: str) -> Object:
 
 def list_accounts(condition: Expression) -> Object:
     """Return the accounts that meet the condition, the oldest first."""
-    accounts = Account.select().where(condition).order_by(Account.createdAt, Account.accountid)
+    accounts = (
+        Account.select().where(condition).order_by(Account.createdAt, Account.accountid)
+    )
     return {"object": "accounts", "data": as_objects(Account, db.execute(accounts))}
 
 
@@ -66,7 +77,10 @@ def create_session(accountid: str, duration: int) -> Object:
     """Make a session (duration in seconds); its token is shown once. Raises invalid-accountid."""
     token, appid = token_hex(32), find(Account, accountid)["appid"]
     values = {"sessionid": identifier("sess"), "appid": appid, "accountid": accountid}
-    values |= {"tokenHash": sha256(token.encode()).hexdigest(), "csrfToken": token_hex(32)}
+    values |= {
+        "tokenHash": sha256(token.encode()).hexdigest(),
+        "csrfToken": token_hex(32),
+    }
     return insert(Session, values | {"duration": duration}) | {"token": token}
 
 

@@ -18,7 +18,11 @@ from models import make_tables
 
 HTTP_CODES = {404: "not-found", 405: "method-not-allowed", 500: "internal-error"}
 # No frames, since tokens are typed into the page.
-SAFE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY"}
+SAFE = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
 HEADERS_OF_ERRORS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "2"}}
 REQUEST_ID = re.compile("[A-Za-z0-9._-]{1,128}")
 
@@ -28,11 +32,17 @@ class Service(Flask):
 
     def wsgi_app(self, environ, start_response):
         id = environ.get("HTTP_X_REQUEST_ID", "")
-        id = environ["profiles.request_id"] = id if REQUEST_ID.fullmatch(id) else token_hex(16)
+        id = environ["profiles.request_id"] = (
+            id if REQUEST_ID.fullmatch(id) else token_hex(16)
+        )
 
         def start(status, headers, *error):
-            own = [header for header in headers if header[0] != "Cache-Control"]  # of a file
-            return start_response(status, [*own, *SAFE.items(), ("X-Request-Id", id)], *error)
+            own = [
+                header for header in headers if header[0] != "Cache-Control"
+            ]  # of a file
+            return start_response(
+                status, [*own, *SAFE.items(), ("X-Request-Id", id)], *error
+            )
 
         return super().wsgi_app(environ, start)
 

@@ -34,20 +34,32 @@ docs = get_swaggerui_blueprint(
     {"layout": "BaseLayout", "validatorUrl": None, "oauth2RedirectUrl": None},
 )
 docs.url_prefix = "/docs"
-BLUEPRINTS = (update_profile, create_profile, profiles, sessions, health, description, docs)
+BLUEPRINTS = (
+    update_profile,
+    create_profile,
+    profiles,
+    sessions,
+    health,
+    description,
+    docs,
+)
 
 
 @update_profile.patch("/api/user/update-profile")
 def update_profile_endpoint():
     me, fields, profileid = caller(), body(), request.args.get("profileid")
-    return json_response(operations.update_profile(me, profileid, fields, appid=me.appid))
+    return json_response(
+        operations.update_profile(me, profileid, fields, appid=me.appid)
+    )
 
 
 @create_profile.post("/api/user/create-profile")
 def create_profile_endpoint():
     me, fields, accountid = caller(), body(), request.args.get("accountid")
     key = request.headers.get("Idempotency-Key")
-    made = operations.create_profile(me, accountid, fields, appid=me.appid, idempotency_key=key)
+    made = operations.create_profile(
+        me, accountid, fields, appid=me.appid, idempotency_key=key
+    )
     return json_response(made, 201)
 
 
@@ -95,7 +107,9 @@ def page_response(model):
     if page.next:
         kept = {name: query[name] for name in ("accountid", "limit") if query.get(name)}
         link = urlencode({**kept, "after": page.next})
-        response.headers["Link"] = f'<{request.root_path}{request.path}?{link}>; rel="next"'
+        response.headers["Link"] = (
+            f'<{request.root_path}{request.path}?{link}>; rel="next"'
+        )
     return response
 
 
@@ -107,7 +121,9 @@ def array_text(batches):
             yield opening + orjson.dumps(batch)[1:-1]
             opening = b","
     except Exception as error:
-        request.environ["profiles.code"] = getattr(error, "code", "internal-error")  # for the log
+        request.environ["profiles.code"] = getattr(
+            error, "code", "internal-error"
+        )  # for the log
         raise
     yield b"]\n"
 
@@ -134,9 +150,13 @@ def body():
             return dict(reversed(pairs))  # the first of a name counts
         if request.mimetype == "multipart/form-data":
             boundary = request.mimetype_params["boundary"].encode("ascii")
-            parser = MultiPartParser(lambda *args, **kwargs: BytesIO())  # files are ignored
+            parser = MultiPartParser(
+                lambda *args, **kwargs: BytesIO()
+            )  # files are ignored
             form = parser.parse(BytesIO(text), boundary, len(text))[0].to_dict()
-            if "\ufffd" in "".join(form.values()):  # by which Werkzeug replaces what is no UTF-8
+            if "\ufffd" in "".join(
+                form.values()
+            ):  # by which Werkzeug replaces what is no UTF-8
                 raise ServiceError("invalid-body")
             return form
         if request.is_json:
@@ -151,7 +171,9 @@ def whole_text(most):
     length = request.content_length or 0  # none of a chunked body
     try:
         text = b"" if length > most else request.stream.read(most + 1)
-    except Exception as error:  # the server's own, for what is cut short or has broken chunks
+    except (
+        Exception
+    ) as error:  # the server's own, for what is cut short or has broken chunks
         raise ServiceError("invalid-body") from error
     if max(length, len(text)) > most:
         raise ServiceError("body-too-large")

@@ -50,12 +50,17 @@ def show(text):
         click.echo(text)
     except OSError as error:  # Python would try again when it ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise click.ClickException(f"cannot write the output: {error.strerror}") from error
+        raise click.ClickException(
+            f"cannot write the output: {error.strerror}"
+        ) from error
 
 
 def copy_database(database_url):
     """Copy all that the configured database holds at one moment into an empty one. Or nothing."""
-    url, hidden = parse_database_url(database_url), not (sys.stderr and sys.stderr.isatty())
+    url, hidden = (
+        parse_database_url(database_url),
+        not (sys.stderr and sys.stderr.isatty()),
+    )
     patient = url.server | {"read_timeout": 3_600}  # the commit of many rows takes long
     target = ENGINES[url.engine](url._replace(server=patient))
     target.refused = f"{url.engine}://***"
@@ -78,12 +83,18 @@ def copy_table(model, target, bar):
     select = f"SELECT {columns} FROM {table} WHERE {names[0]} > ? ORDER BY {names[0]} LIMIT {BATCH}"
     last, count = "" if names[0] == "accountid" else 0, 0
     while rows := run(select, last).fetchall():
-        with connection(target):  # whose errors are told from those of the configured one
-            target.cursor().executemany(f"INSERT INTO {table} ({columns}) VALUES ({marks})", rows)
+        with connection(
+            target
+        ):  # whose errors are told from those of the configured one
+            target.cursor().executemany(
+                f"INSERT INTO {table} ({columns}) VALUES ({marks})", rows
+            )
         last, count = rows[-1][0], count + len(rows)
         bar.update(len(rows))
     if count != count_rows(target, model):
-        raise SettingError("DATABASE_URL", target.refused, f"has another number of {table}s")
+        raise SettingError(
+            "DATABASE_URL", target.refused, f"has another number of {table}s"
+        )
     return count
 
 
@@ -113,7 +124,9 @@ def demo():
         for each in (accountid, administrator["accountid"])
     )
     page = f"http://127.0.0.1:{os.environ.get('FLASK_RUN_PORT', 5000)}/"
-    form = " ".join(f"--data-urlencode '{name}={value}'" for name, value in body.items())
+    form = " ".join(
+        f"--data-urlencode '{name}={value}'" for name, value in body.items()
+    )
     return f"""\
 Made an administrator and three accounts with a profile each. With the service running
 (flask run), paste any of these into another terminal, or a token into its page, {page}
@@ -128,9 +141,14 @@ curl {admin} '{page}api/administrator/profiles?limit=2'
 """
 
 
-ADMINISTRATOR = click.Option(["--administrator"], is_flag=True, help="Make it an administrator.")
+ADMINISTRATOR = click.Option(
+    ["--administrator"], is_flag=True, help="Make it an administrator."
+)
 DURATION = click.Option(
-    ["--duration"], type=click.IntRange(1, 2**31 - 1), default=28_800, help="In seconds.  [28800]"
+    ["--duration"],
+    type=click.IntRange(1, 2**31 - 1),
+    default=28_800,
+    help="In seconds.  [28800]",
 )
 DAYS = click.Option(
     ["--days"], type=click.IntRange(0, 36_500), default=30, help="How long ago.  [30]"

@@ -13,8 +13,12 @@ from flask import current_app
 from errors import SettingError
 from validators import APPID, BOUNDED_FIELDS, CATALOGUE
 
-CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []  # of Linux
-LENGTHS = [f"PROFILE_{name.upper().replace('-', '_')}_LENGTH" for name in BOUNDED_FIELDS]
+CORES = (
+    sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+)  # of Linux
+LENGTHS = [
+    f"PROFILE_{name.upper().replace('-', '_')}_LENGTH" for name in BOUNDED_FIELDS
+]
 NUMBERS = {  # the least, the most, and the default
     **{f"MINIMUM_{name}": (0, 2**31 - 1, 1) for name in LENGTHS},
     **{f"MAXIMUM_{name}": (1, 2**31 - 1, 50) for name in LENGTHS},
@@ -25,7 +29,13 @@ NUMBERS = {  # the least, the most, and the default
 URLS = """must be like sqlite:///file, sqlite:////folder/file or mysql://user:password@host/name,
     percent-encoded; TLS is ?ssl-mode=REQUIRED, VERIFY_CA or VERIFY_IDENTITY, with &ssl-ca=file"""
 MYSQL = re.compile(r"(mysql2?|mariadb)(\+pymysql)?")
-TLS = ("DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")  # ever stricter
+TLS = (
+    "DISABLED",
+    "PREFERRED",
+    "REQUIRED",
+    "VERIFY_CA",
+    "VERIFY_IDENTITY",
+)  # ever stricter
 SWITCH = {"true": "REQUIRED", "1": "REQUIRED", "false": "DISABLED", "0": "DISABLED"}
 TLS_OPTIONS = {  # of a URL, as the clients of several languages name them
     "sslmode": {mode.lower(): mode for mode in TLS},
@@ -52,17 +62,25 @@ def settings() -> Mapping[str, Any]:
 
 def load(variables: Mapping[str, object]) -> dict[str, Any]:
     """Return the checked settings. An empty variable counts as not set. Raises SettingError."""
-    given = {name: str(value) for name, value in variables.items() if value not in (None, "")}
+    given = {
+        name: str(value) for name, value in variables.items() if value not in (None, "")
+    }
     checked: dict[str, Any] = {}
     for name, (least, most, default) in NUMBERS.items():
         value = given.get(name, str(default))
         if not re.fullmatch("[0-9]{1,10}", value) or not least <= int(value) <= most:
-            raise SettingError(name, value, f"must be a whole number from {least} to {most}")
+            raise SettingError(
+                name, value, f"must be a whole number from {least} to {most}"
+            )
         checked[name] = int(value)
-    lengths = tuple((checked[f"MINIMUM_{name}"], checked[f"MAXIMUM_{name}"]) for name in LENGTHS)
+    lengths = tuple(
+        (checked[f"MINIMUM_{name}"], checked[f"MAXIMUM_{name}"]) for name in LENGTHS
+    )
     for name, (least, most) in zip(LENGTHS, lengths, strict=True):
         if least > most:
-            raise SettingError(f"MINIMUM_{name}", least, f"is over MAXIMUM_{name}={most}")
+            raise SettingError(
+                f"MINIMUM_{name}", least, f"is over MAXIMUM_{name}={most}"
+            )
     appid = given.get("APPID", "default")
     if not APPID.fullmatch(appid):
         raise SettingError("APPID", appid, f"must match {APPID.pattern}")
@@ -71,7 +89,11 @@ def load(variables: Mapping[str, object]) -> dict[str, Any]:
     if not set(names) <= CATALOGUE.keys() or len(set(names)) < len(names):
         reason = f"must name each field once, of {', '.join(CATALOGUE)}"
         raise SettingError("USER_PROFILE_FIELDS", listed, reason)
-    checked |= {"APPID": appid, "USER_PROFILE_FIELDS": names, "PROFILE_LENGTHS": lengths}
+    checked |= {
+        "APPID": appid,
+        "USER_PROFILE_FIELDS": names,
+        "PROFILE_LENGTHS": lengths,
+    }
     url = parse_database_url(given.get("DATABASE_URL", "sqlite:///profiles.db"))
     return checked | {"DATABASE_URL": url}
 
@@ -82,20 +104,40 @@ def parse_database_url(value: str) -> DatabaseURL:
         url = urlsplit(value)
         encoded = url.path[1:], url.username or "", url.password or ""
         name, user, password = (unquote(part, errors="strict") for part in encoded)
-        if not value.isprintable() or not name or "\0" in name or url.fragment or url.port == 0:
+        if (
+            not value.isprintable()
+            or not name
+            or "\0" in name
+            or url.fragment
+            or url.port == 0
+        ):
             raise ValueError
         if re.fullmatch("sqlite:///[^?#]*[^?#/]", value) and name != ":memory:":
             return DatabaseURL("sqlite", str(Path(__file__).parent / name))
-        outside = url.path + unquote(url.query)  # where a password may be that is not encoded
-        if not MYSQL.fullmatch(url.scheme) or not url.hostname or "/" in name or "@" in outside:
+        outside = url.path + unquote(
+            url.query
+        )  # where a password may be that is not encoded
+        if (
+            not MYSQL.fullmatch(url.scheme)
+            or not url.hostname
+            or "/" in name
+            or "@" in outside
+        ):
             raise ValueError
         url.hostname.encode("idna")
         pairs = parse_qsl(url.query, keep_blank_values=True)
         options = [(re.sub("[_-]", "", key).lower(), text) for key, text in pairs]
         server = {"host": url.hostname, "port": url.port or 3306, "user": user}
-        server |= {"password": password.encode(), **tls(options)}  # a text would become Latin-1
+        server |= {
+            "password": password.encode(),
+            **tls(options),
+        }  # a text would become Latin-1
         return DatabaseURL("mysql", name, server)
-    except (ValueError, KeyError, OSError):  # whose text would show a part of the password
+    except (
+        ValueError,
+        KeyError,
+        OSError,
+    ):  # whose text would show a part of the password
         raise SettingError("DATABASE_URL", "***", " ".join(URLS.split())) from None
 
 

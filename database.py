@@ -20,9 +20,15 @@ import peewee
 
 from errors import ServiceError, SettingError
 
-LOCK_SECONDS = 4  # how long a write may wait for a lock, and is repeated after conflicts
+LOCK_SECONDS = (
+    4  # how long a write may wait for a lock, and is repeated after conflicts
+)
 OUTAGES = ("OperationalError", "InterfaceError", "InternalError", "DatabaseError")
-OTHER_OUTAGES = (1046, 1146, "Cannot operate on a closed database.")  # no database, no table
+OTHER_OUTAGES = (
+    1046,
+    1146,
+    "Cannot operate on a closed database.",
+)  # no database, no table
 # A row changed since it was read; a table just made; a long wait for a lock; a deadlock, or a
 # cluster's conflict; a table being changed; a group's conflict; many processes open a new file.
 CONFLICTS = (1020, 1050, 1205, 1213, 1684, 3101, "database is locked")
@@ -44,7 +50,10 @@ class Handle:
     def close(self):
         self.closed = True
         if self.process == os.getpid():  # not in a forked child
-            with suppress(Exception), closing(self.connection):  # perhaps it is closed already
+            with (
+                suppress(Exception),
+                closing(self.connection),
+            ):  # perhaps it is closed already
                 if self.file:  # SQLite's lock would last as long as any cursor
                     self.connection.rollback()
 
@@ -73,7 +82,9 @@ def connection(engine=db):
         raise
     except BaseException as error:
         handle.close()
-        reason = str(error).partition(" with text ")[0]  # which is a value that is no UTF-8
+        reason = str(error).partition(" with text ")[
+            0
+        ]  # which is a value that is no UTF-8
         if engine.refused and is_of_database(error):
             raise SettingError("DATABASE_URL", engine.refused, reason) from error
         if is_outage(error):
@@ -104,7 +115,11 @@ def repeated(work):
             try:
                 return work(*args, **options)
             except Exception as error:
-                if not is_conflict(error) or db.in_transaction() or time.monotonic() > deadline:
+                if (
+                    not is_conflict(error)
+                    or db.in_transaction()
+                    or time.monotonic() > deadline
+                ):
                     raise
             time.sleep(random.uniform(0.001, 0.02))
 
@@ -125,7 +140,9 @@ def is_outage(error):
 def is_conflict(error):
     """Return whether the same work may succeed when it is repeated in a new transaction."""
     code, *text = error.args or (None,)
-    known = code == 1180 and "Got error 149" in str(text)  # of a group; 1180 has other reasons
+    known = code == 1180 and "Got error 149" in str(
+        text
+    )  # of a group; 1180 has other reasons
     return is_of_database(error) and (known or code in CONFLICTS)
 
 

@@ -15,8 +15,12 @@ from pymysql.constants.CLIENT import FOUND_ROWS
 
 from database import LOCK_SECONDS, Handle, Own
 
-STATEMENT_SECONDS = 10  # how long to wait for MySQL, which may still complete the statement
-TURN_SECONDS = 1  # how long a thread waits for those of its process before it asks SQLite itself
+STATEMENT_SECONDS = (
+    10  # how long to wait for MySQL, which may still complete the statement
+)
+TURN_SECONDS = (
+    1  # how long a thread waits for those of its process before it asks SQLite itself
+)
 CONNECTION_SECONDS = 600  # the age at which a connection to MySQL is replaced
 SESSION = f"""SET SESSION autocommit = 1, completion_type = 0, sql_big_selects = 1,
     sql_select_limit = 18446744073709551615, sql_safe_updates = 0,
@@ -26,7 +30,9 @@ SESSION = f"""SET SESSION autocommit = 1, completion_type = 0, sql_big_selects =
     /*M!100100 , tx_isolation = 'REPEATABLE-READ', tx_read_only = 0 */"""
 """What the service relies on, whatever the server is set to. MySQL, then MariaDB."""
 
-logging.getLogger("peewee").setLevel(logging.INFO)  # below it, statements with their parameters
+logging.getLogger("peewee").setLevel(
+    logging.INFO
+)  # below it, statements with their parameters
 
 
 class Engine(peewee.Database):
@@ -70,7 +76,10 @@ class Engine(peewee.Database):
         commit, rollback = handle.connection.commit, handle.connection.rollback
         if joins:
             savepoint = self.savepoint()
-            commit, rollback = partial(savepoint.commit, False), partial(savepoint.rollback, False)
+            commit, rollback = (
+                partial(savepoint.commit, False),
+                partial(savepoint.rollback, False),
+            )
         try:
             savepoint.__enter__() if joins else self.begin_writing(handle)
             yield
@@ -92,14 +101,21 @@ class SQLite(Engine, peewee.SqliteDatabase):
     """SQLite in WAL mode, where a commit returns once it is on the disk."""
 
     kind = "sqlite"
-    index_hint = newest = ""  # SQLite itself chooses the index, and reads what was committed last
+    index_hint = newest = (
+        ""  # SQLite itself chooses the index, and reads what was committed last
+    )
     field_types = {**peewee.SqliteDatabase.field_types, "ASCII": "TEXT"}
 
     def __init__(self, url):
-        self.path, uri = url.name, Path(url.name).as_uri() + "?mode=rw"  # never made anew
+        self.path, uri = (
+            url.name,
+            Path(url.name).as_uri() + "?mode=rw",
+        )  # never made anew
         options = {"timeout": LOCK_SECONDS, "check_same_thread": False, "uri": True}
         super().__init__(uri, {"synchronous": "FULL"}, **options)
-        self.register_function(lambda text: text and text.lower(), "LOWER", 1)  # not of ASCII alone
+        self.register_function(
+            lambda text: text and text.lower(), "LOWER", 1
+        )  # not of ASCII alone
 
     def file(self):
         with suppress(OSError):
@@ -108,7 +124,10 @@ class SQLite(Engine, peewee.SqliteDatabase):
 
     def is_connection_usable(self):
         """Return whether there is one, to the file that is in its place now."""
-        return not self.own.handle.closed and self.own.handle.file == self.file() is not None
+        return (
+            not self.own.handle.closed
+            and self.own.handle.file == self.file() is not None
+        )
 
     def begin_writing(self, handle):
         """Begin a transaction once no other thread and no other process writes.
@@ -149,7 +168,10 @@ class MySQL(Engine, peewee.MySQLDatabase):
 
     def __init__(self, url):
         limits = {"read_timeout": STATEMENT_SECONDS, "write_timeout": STATEMENT_SECONDS}
-        options = {"init_command": SESSION, "client_flag": FOUND_ROWS}  # an UPDATE counts matches
+        options = {
+            "init_command": SESSION,
+            "client_flag": FOUND_ROWS,
+        }  # an UPDATE counts matches
         super().__init__(url.name, connect_timeout=3, **limits | options | url.server)
 
     def is_connection_usable(self):
@@ -172,7 +194,9 @@ class MySQL(Engine, peewee.MySQLDatabase):
             return super().execute_sql(sql, params)
         except peewee.PeeweeException:
             raise
-        except BaseException:  # an interrupt can leave an answer unread, which the next would have
+        except (
+            BaseException
+        ):  # an interrupt can leave an answer unread, which the next would have
             self.own.handle.close()
             raise
 

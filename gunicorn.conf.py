@@ -18,7 +18,9 @@ from config import CORES, load
 from errors import SettingError
 
 SILENT_SECONDS = 5  # how long a thread waits for a client to send or to read more
-UNREAD_BYTES = 65_536  # so much of a body left unread makes gunicorn close the connection
+UNREAD_BYTES = (
+    65_536  # so much of a body left unread makes gunicorn close the connection
+)
 PLAIN = re.compile("[A-Za-z0-9._~/:%-]+")
 QUOTING = ("Invalid request from", "Ignored premature client", "Error handling request")
 
@@ -33,7 +35,9 @@ if not os.environ.get("PORT"):  # an empty one counts as not set
     bind = "127.0.0.1:8000"
 forwarded_allow_ips = os.environ.get("FORWARDED_ALLOW_IPS") or "127.0.0.1,::1"
 threads = 4  # a few requests wait for the database; more would only wait for Python's own lock
-graceful_timeout = 6  # seconds to finish what was accepted: some platforms kill after 10
+graceful_timeout = (
+    6  # seconds to finish what was accepted: some platforms kill after 10
+)
 keepalive = 75  # seconds; longer than routers keep a connection that is idle, such as nginx with 60
 preload_app = True  # a bad setting ends the start, and the workers share memory
 control_socket_disable = True  # nothing uses it
@@ -48,7 +52,9 @@ def when_ready(server):
     server.log.info("Database: %s", settings["DATABASE_URL"])
     for each in server.LISTENERS:
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            each.sock.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", SILENT_SECONDS, 0))
+            each.sock.setsockopt(
+                socket.SOL_SOCKET, option, struct.pack("ll", SILENT_SECONDS, 0)
+            )
 
 
 def pre_fork(server, worker):
@@ -66,7 +72,9 @@ class SharingWorker(ThreadWorker):
     def init_process(self):
         """Keep to one core when there is a worker for each: a tenth faster, or more."""
         if CORES and workers >= len(CORES):
-            with suppress(OSError):  # the machine may allow no choice, or fewer cores by now
+            with suppress(
+                OSError
+            ):  # the machine may allow no choice, or fewer cores by now
                 os.sched_setaffinity(0, {self.core})
         super().init_process()
 
@@ -80,13 +88,19 @@ class SharingWorker(ThreadWorker):
         if self.nr_conns + 1 > min(filter(None, held), default=0) + 2:
             req.force_close()
         decided, body = req.should_close, req.body
-        req.should_close = lambda: decided() or body.failed or unread(body.reader) >= UNREAD_BYTES
+        req.should_close = lambda: (
+            decided() or body.failed or unread(body.reader) >= UNREAD_BYTES
+        )
         return super().handle_request(req, conn)
 
 
 def unread(reader):
     """Return how many bytes of a body are left: of a chunked one, none or perhaps many."""
-    return reader.length if hasattr(reader, "length") else UNREAD_BYTES * bool(reader.parser)
+    return (
+        reader.length
+        if hasattr(reader, "length")
+        else UNREAD_BYTES * bool(reader.parser)
+    )
 
 
 class LogfmtLogger(Logger):
@@ -96,7 +110,9 @@ class LogfmtLogger(Logger):
         last = environ.get("HTTP_X_FORWARDED_FOR", "").rpartition(",")[2].strip()
         client = plain(last or environ["REMOTE_ADDR"])[:128]
         names = ("code", "account", "appid", "request_id")
-        noted = [f"{name}={plain(environ.get(f'profiles.{name}') or '-')}" for name in names]
+        noted = [
+            f"{name}={plain(environ.get(f'profiles.{name}') or '-')}" for name in names
+        ]
         line = (
             f"time={began.isoformat(timespec='milliseconds')[:23]}Z "
             f"method={plain(req.method)} path={plain(req.path)[:2048]} "
@@ -107,12 +123,18 @@ class LogfmtLogger(Logger):
         )
         with suppress(OSError):  # standard output is closed or full
             if sys.stdout:  # None when there is none: number 1 is then another file
-                os.write(1, line.encode())  # at most 4 KiB, so lines never mix in a pipe
+                os.write(
+                    1, line.encode()
+                )  # at most 4 KiB, so lines never mix in a pipe
 
 
 def plain(text):
     """Return the text as one word, percent-encoded where it must be; "-" if it is empty."""
-    return text if PLAIN.fullmatch(text) else quote(text, "/:%", "latin-1", "replace") or "-"
+    return (
+        text
+        if PLAIN.fullmatch(text)
+        else quote(text, "/:%", "latin-1", "replace") or "-"
+    )
 
 
 def without_contents(record):
@@ -127,6 +149,8 @@ def without_contents(record):
     return kind is not BlockingIOError  # of a silent client
 
 
-logging.getLogger("gunicorn.error").filters = [without_contents]  # as this file may be read again
+logging.getLogger("gunicorn.error").filters = [
+    without_contents
+]  # as this file may be read again
 worker_class = SharingWorker
 logger_class = LogfmtLogger

@@ -44,7 +44,9 @@ LISTING_INDEXES = ((("appid", "id"), False), (("appid", "accountid", "id"), Fals
 
 class Account(db.Model):
     TABLE, PREFIX, PUBLIC_ID = "account", "acct", "accountid"
-    PROPERTIES = "accountid object appid administrator profileid createdAt updatedAt".split()
+    PROPERTIES = (
+        "accountid object appid administrator profileid createdAt updatedAt".split()
+    )
 
     accountid = AsciiField(primary_key=True)
     appid = AsciiField()
@@ -59,7 +61,9 @@ class Profile(db.Model):
     PROPERTIES = """profileid object appid accountid companyName fullName contactEmail displayEmail
         displayName phone occupation location dob website fields createdAt updatedAt""".split()
 
-    id = BigIntegerField(primary_key=True)  # the nanosecond it was made: the listing's order
+    id = BigIntegerField(
+        primary_key=True
+    )  # the nanosecond it was made: the listing's order
     profileid = AsciiField()
     appid = AsciiField()
     accountid = AsciiField()
@@ -155,6 +159,8 @@ def as_objects(model, rows):
         if model is Account:  # both databases store a boolean as a number
             each["administrator"] = bool(each["administrator"])
         if model is Session:  # it has ended when it was ended or has expired
-            each["ended"] = each.pop("endedAt") is not None or each["expiresAt"] <= moment
+            each["ended"] = (
+                each.pop("endedAt") is not None or each["expiresAt"] <= moment
+            )
         objects.append(each)
     return objects

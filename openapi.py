@@ -15,7 +15,10 @@ def describe(settings):
     """Return the description, OpenAPI 3.1, as a JSON object."""
     document = json.loads(DOCUMENT)
     paths, schemas = document["paths"], document["components"]["schemas"]
-    create, update = paths["/api/user/create-profile"]["post"], paths["/api/user/update-profile"]
+    create, update = (
+        paths["/api/user/create-profile"]["post"],
+        paths["/api/user/update-profile"],
+    )
     schemas["CreateProfile"] = describe_body(create, settings, creating=True)
     schemas["UpdateProfile"] = describe_body(update["patch"], settings, creating=False)
     for listing in ("/api/administrator/profiles", "/api/administrator/sessions"):
@@ -35,6 +38,9 @@ def describe_body(operation, settings, *, creating):
         if CATALOGUE[name].rule in ("email", "date"):  # the names of formats, too
             described["properties"][name]["format"] = CATALOGUE[name].rule
     if creating:
-        described["properties"]["default"], example["default"] = {"type": "boolean"}, False
+        described["properties"]["default"], example["default"] = (
+            {"type": "boolean"},
+            False,
+        )
     operation["requestBody"]["content"]["application/json"]["example"] = example
     return described

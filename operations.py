@@ -22,7 +22,9 @@ from validators import APPID, identifier, is_identifier, page_query, profile_sch
 IDEMPOTENCY_KEY = re.compile("[ -~]{1,255}")
 
 
-def update_profile(caller, profileid, body, *, appid=None, user_profile_fields=None) -> Object:
+def update_profile(
+    caller, profileid, body, *, appid=None, user_profile_fields=None
+) -> Object:
     """Store the configured fields of the caller's own profile and return the whole profile.
 
     ``body``: a mapping of input fields to texts, or None. ``user_profile_fields``: other fields.
@@ -38,7 +40,13 @@ def update_profile(caller, profileid, body, *, appid=None, user_profile_fields=N
 
 
 def create_profile(
-    caller, accountid, body, *, appid=None, user_profile_fields=None, idempotency_key=None
+    caller,
+    accountid,
+    body,
+    *,
+    appid=None,
+    user_profile_fields=None,
+    idempotency_key=None,
 ) -> Object:
     """Store a new profile of the caller's own account and return it.
 
@@ -55,12 +63,16 @@ def create_profile(
         try:
             values = checked_fields(body, user_profile_fields, creating=True)
         except ServiceError:
-            rows.find(Account, accountid, appid)  # an unknown account is the first error
+            rows.find(
+                Account, accountid, appid
+            )  # an unknown account is the first error
             raise
         default = values.pop("default", None)
         values["profileid"] = new_profileid(appid, accountid, idempotency_key)
         values |= {"appid": appid, "accountid": accountid}
-        made = rows.insert(Profile, values, default=default == "true" or default is True)
+        made = rows.insert(
+            Profile, values, default=default == "true" or default is True
+        )
         if (made["appid"], made["accountid"]) != (appid, accountid):
             raise ServiceError("invalid-idempotency-key")
         return made
@@ -79,14 +91,23 @@ def listing(model):
     """Return the operation that lists the rows of a table."""
 
     def list_rows(
-        caller, *, accountid=None, all=False, limit=None, offset=0, after=None, appid=None
+        caller,
+        *,
+        accountid=None,
+        all=False,
+        limit=None,
+        offset=0,
+        after=None,
+        appid=None,
     ) -> list[Object] | None:
         """Return the application's rows, newest first, or None when there is none.
 
         Raises administrator-required, invalid-limit, invalid-offset, invalid-after,
         invalid-accountid or invalid-appid.
         """
-        query = dict(accountid=accountid, all=all, limit=limit, offset=offset, after=after)
+        query = dict(
+            accountid=accountid, all=all, limit=limit, offset=offset, after=after
+        )
         page = read_listing(model, caller, appid, query)
         return [*page.first, *chain.from_iterable(page.rest)] or None
 
@@ -124,14 +145,20 @@ def checked_appid(appid: str | None) -> str:
     return appid
 
 
-def checked_fields(body: object, names: Iterable[str] | None, *, creating: bool) -> Object:
+def checked_fields(
+    body: object, names: Iterable[str] | None, *, creating: bool
+) -> Object:
     """Return the values by property, and ``default``. Raises invalid-body or a field's code."""
     fields = settings()["USER_PROFILE_FIELDS"] if names is None else tuple(names)
     given = {} if body is None else body
     if not isinstance(given, Mapping):
         raise ServiceError("invalid-body")
     try:
-        return profile_schema(fields, settings()["PROFILE_LENGTHS"], creating=creating).load(given)
+        return profile_schema(
+            fields, settings()["PROFILE_LENGTHS"], creating=creating
+        ).load(given)
     except ValidationError as error:
-        first = next(iter(error.messages_dict.values()))  # they are in the order of the fields
+        first = next(
+            iter(error.messages_dict.values())
+        )  # they are in the order of the fields
         raise ServiceError(first[0]) from None

@@ -56,14 +56,20 @@ def insert(model, values, *, default=False) -> Object:
 
 def insert_once(model, values, default):
     with db.writing(several=default):
-        if default:  # before the row has its moment, as this may wait for the account's row
+        if (
+            default
+        ):  # before the row has its moment, as this may wait for the account's row
             update(Account, values["accountid"], profileid=values["profileid"])
         moment, names = now(), model._meta.sorted_field_names
-        row = dict.fromkeys(("createdAt", "updatedAt", "lastVerifiedAt"), timestamp(moment))
+        row = dict.fromkeys(
+            ("createdAt", "updatedAt", "lastVerifiedAt"), timestamp(moment)
+        )
         row["expiresAt"] = timestamp(moment + values.get("duration", 0) * 10**9)
         row |= values | {"id": moment}
         sql = f"INSERT INTO {model.TABLE} ({', '.join(names)}) SELECT {', '.join('?' * len(names))}"
-        if model is not Account:  # if its account is there and stays there: its row is locked
+        if (
+            model is not Account
+        ):  # if its account is there and stays there: its row is locked
             sql += " FROM account WHERE accountid = ? AND appid = ?"
             names = [*names, "accountid", "appid"]
         if not run(sql, *map(row.get, names)).rowcount:

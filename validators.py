@@ -16,7 +16,9 @@ from errors import ServiceError
 
 APPID = re.compile("[A-Za-z0-9._-]{1,64}")
 IDENTIFIERS = {p: re.compile(f"{p}_[0-9a-f]{{16}}") for p in ("acct", "prof", "sess")}
-LARGEST_INTEGER = 2**63 - 1  # the largest LIMIT and OFFSET of SQLite; MySQL's are larger
+LARGEST_INTEGER = (
+    2**63 - 1
+)  # the largest LIMIT and OFFSET of SQLite; MySQL's are larger
 
 
 def identifier(prefix: str) -> str:
@@ -45,7 +47,9 @@ CATALOGUE = {
 }  # fmt: skip
 BOUNDED_FIELDS = tuple(name for name, row in CATALOGUE.items() if row.rule == "name")
 
-Lengths = tuple[tuple[int, int], ...]  # inclusive, of BOUNDED_FIELDS, in Unicode characters
+Lengths = tuple[
+    tuple[int, int], ...
+]  # inclusive, of BOUNDED_FIELDS, in Unicode characters
 
 
 class CheckedText(fields.String):
@@ -53,7 +57,9 @@ class CheckedText(fields.String):
 
     def __init__(self, name, convert, rules):
         codes = dict.fromkeys(("required", "null", "invalid"), f"invalid-{name}")
-        super().__init__(data_key=name, required=True, validate=rules, error_messages=codes)
+        super().__init__(
+            data_key=name, required=True, validate=rules, error_messages=codes
+        )
         self.convert = convert
 
     def _deserialize(self, value, *args, **kwargs):
@@ -67,13 +73,21 @@ class CheckedText(fields.String):
 
 ISO_DAY = r"(\d{4}(-?)(?:\d\d\2\d\d|W\d\d\2\d))"
 ISO_TIME = r"([T ]([01]\d|2[0-3]):[0-5]\d(:[0-5]\d([.,]\d+)?)?(Z|[+-](0\d|1[0-4])(:?[0-5]\d)?)?)?"
-WEEKDAY = re.compile("(Mon|Tues?|Wed(nes)?|Thu(rs)?|Fri|Sat(ur)?|Sun)(day)?,? ", re.IGNORECASE)
-COMMENT = re.compile(r"(?<=[ T][+-]\d{4}) \([^()]*\)$")  # of JavaScript: the name of the time zone
+WEEKDAY = re.compile(
+    "(Mon|Tues?|Wed(nes)?|Thu(rs)?|Fri|Sat(ur)?|Sun)(day)?,? ", re.IGNORECASE
+)
+COMMENT = re.compile(
+    r"(?<=[ T][+-]\d{4}) \([^()]*\)$"
+)  # of JavaScript: the name of the time zone
 DATE_FORMATS = (
     *("%Y/%m/%d", "%m/%d/%Y", "%d %B %Y", "%d %b %Y", "%d-%b-%Y"),
     *("%B %d, %Y", "%b %d, %Y", "%B %d %Y", "%b %d %Y"),
     *("%d %b %Y %H:%M:%S %z", "%d %b %Y %H:%M:%S GMT", "%d %b %Y %H:%M %z"),  # RFC 2822
-    *("%b %d %H:%M:%S %Y", "%b %d %Y %H:%M:%S GMT%z", "%b %d %Y %H:%M:%S"),  # C, JavaScript
+    *(
+        "%b %d %H:%M:%S %Y",
+        "%b %d %Y %H:%M:%S GMT%z",
+        "%b %d %Y %H:%M:%S",
+    ),  # C, JavaScript
 )
 
 
@@ -94,9 +108,13 @@ def parse_date(text: str) -> str:
 
 
 @lru_cache(maxsize=256)
-def profile_schema(names: tuple[str, ...], lengths: Lengths, *, creating: bool) -> Schema:
+def profile_schema(
+    names: tuple[str, ...], lengths: Lengths, *, creating: bool
+) -> Schema:
     """Return the schema of these fields; its messages are the codes. Raises ServiceError."""
-    address = partial(validate_email, check_deliverability=False, strict=True)  # asks no network
+    address = partial(
+        validate_email, check_deliverability=False, strict=True
+    )  # asks no network
     converters = {"date": parse_date}
     if creating:
         converters["email"] = lambda text: address(text).original
@@ -129,7 +147,9 @@ def example_body(names: Iterable[str], lengths: Lengths) -> dict[str, Any]:
 
 def page_query(given: Mapping[str, Any], page_size: int) -> dict[str, Any]:
     """Return limit and offset as numbers, after and accountid as given. Raises ServiceError."""
-    query = {k: v for k, v in given.items() if v is not None and v is not False and v != ""}
+    query = {
+        k: v for k, v in given.items() if v is not None and v is not False and v != ""
+    }
     if query.pop("all", None):
         query |= {"limit": LARGEST_INTEGER, "offset": 0}
     query = {"limit": page_size, "offset": 0, "after": None, "accountid": None} | query
@@ -140,7 +160,9 @@ def page_query(given: Mapping[str, Any], page_size: int) -> dict[str, Any]:
         if type(value) is not int or not 0 <= value <= LARGEST_INTEGER:
             raise ServiceError(f"invalid-{name}")
     after = query["after"]
-    if after is not None and not (is_identifier("prof", after) or is_identifier("sess", after)):
+    if after is not None and not (
+        is_identifier("prof", after) or is_identifier("sess", after)
+    ):
         raise ServiceError("invalid-after")
     if not isinstance(query["accountid"], str | None):
         raise ServiceError("invalid-accountid")

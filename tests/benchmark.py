@@ -43,10 +43,16 @@ def profiles(user):
     names, start = Profile._meta.sorted_field_names, time.time_ns() - ROWS * 1_000_000
     for number in range(ROWS):
         moment = start + number * 1_000_000
-        row = dict.fromkeys(names) | {"id": moment, "profileid": scattered("prof", number)}
+        row = dict.fromkeys(names) | {
+            "id": moment,
+            "profileid": scattered("prof", number),
+        }
         row |= {"appid": user.appid, "accountid": scattered("acct", number % 3_000)}
         row |= {"accountid": user.accountid} if number % OWN == 0 else {}
-        row |= {"fullName": f"Augusta Ada Lovelace {number}", "contactEmail": "ada@example.com"}
+        row |= {
+            "fullName": f"Augusta Ada Lovelace {number}",
+            "contactEmail": "ada@example.com",
+        }
         yield row | dict.fromkeys(("createdAt", "updatedAt"), timestamp(moment))
 
 
@@ -70,7 +76,10 @@ def main():
     options = parser.parse_args()
     with ExitStack() as stack:
         folder, loads = Path(stack.enter_context(TemporaryDirectory())), {}
-        for name, root in {"before": options.other, "now": Path(__file__).parent.parent}.items():
+        for name, root in {
+            "before": options.other,
+            "now": Path(__file__).parent.parent,
+        }.items():
             url = f"sqlite:///{folder}/{name}.db"
             if options.mysql:
                 url = stack.enter_context(mysql_database())
@@ -78,7 +87,8 @@ def main():
             user, administrator = Person(service), Person(service, administrator=True)
             store(url, Profile, list(profiles(user)))
             own = " ".join(
-                f"{UPDATE}?profileid={scattered('prof', n)}" for n in range(0, ROWS, OWN)
+                f"{UPDATE}?profileid={scattered('prof', n)}"
+                for n in range(0, ROWS, OWN)
             )
             stack.enter_context(service.start(cwd=root.resolve()))
             stack.callback(service.kill, signal.SIGTERM)
@@ -88,14 +98,26 @@ def main():
                 {
                     "list": ("GET", "", administrator.token, PROFILES),
                     "update": ("PATCH", FORM, user.token, own),
-                    "create": ("POST", FORM, user.token, f"{CREATE}?accountid={user.accountid}"),
+                    "create": (
+                        "POST",
+                        FORM,
+                        user.token,
+                        f"{CREATE}?accountid={user.accountid}",
+                    ),
                 },
             )
         for load in ("list", "update", "create"):
-            found = [[wrk(p, folder, *ls[load]) for p, ls in loads.values()] for _ in range(ROUNDS)]
-            before, now = (median(rate for rate, _ in each) for each in zip(*found, strict=True))
+            found = [
+                [wrk(p, folder, *ls[load]) for p, ls in loads.values()]
+                for _ in range(ROUNDS)
+            ]
+            before, now = (
+                median(rate for rate, _ in each) for each in zip(*found, strict=True)
+            )
             tail = median(now[1] for _, now in found)
-            print(f"{load}: {now:.0f} / {before:.0f} = {now / before:.2f}; p99 / p50 = {tail:.1f}")
+            print(
+                f"{load}: {now:.0f} / {before:.0f} = {now / before:.2f}; p99 / p50 = {tail:.1f}"
+            )
 
 
 if __name__ == "__main__":

@@ -17,8 +17,17 @@ from serving import wait_until
 
 PROVIDER = Path("/usr/lib/galera/libgalera_smm.so")
 OPTIONS = (
-    *("--no-defaults", "--bind-address=127.0.0.1", "--wsrep-on=ON", "--wsrep-sst-method=rsync"),
-    *("--binlog-format=ROW", "--innodb-autoinc-lock-mode=2", "--innodb-buffer-pool-size=64M"),
+    *(
+        "--no-defaults",
+        "--bind-address=127.0.0.1",
+        "--wsrep-on=ON",
+        "--wsrep-sst-method=rsync",
+    ),
+    *(
+        "--binlog-format=ROW",
+        "--innodb-autoinc-lock-mode=2",
+        "--innodb-buffer-pool-size=64M",
+    ),
     "--wsrep-sync-wait=1",  # as the README asks for: a node reads what the others committed
 )
 USER = os.geteuid() or "mysql"  # rsync's daemon writes nothing as root
@@ -30,7 +39,11 @@ PROVIDER_OPTIONS = (  # a dead node is noticed in two seconds, by default in fiv
 def missing():
     """The programs that a cluster needs and that are not installed."""
     programs = ("mariadbd", "mariadb-install-db", "rsync", PROVIDER)
-    return [str(each) for each in programs if not (shutil.which(each) or Path(each).exists())]
+    return [
+        str(each)
+        for each in programs
+        if not (shutil.which(each) or Path(each).exists())
+    ]
 
 
 def free_ports(number):
@@ -108,7 +121,9 @@ class Node(Member):
 
     def kill(self):
         """End the server at once, with the programs it started, and wait for its end."""
-        with suppress(ProcessLookupError, AttributeError):  # ended already, or never started
+        with suppress(
+            ProcessLookupError, AttributeError
+        ):  # ended already, or never started
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait(20)
 
@@ -122,7 +137,11 @@ def galera():
         nodes = [Node(folder, f"node{number}") for number in (1, 2, 3)]
         for node in nodes:
             stack.callback(node.kill)
-        command = ["mariadb-install-db", "--no-defaults", f"--datadir={nodes[0].folder}"]
+        command = [
+            "mariadb-install-db",
+            "--no-defaults",
+            f"--datadir={nodes[0].folder}",
+        ]
         command += [f"--user={USER}", "--auth-root-authentication-method=normal"]
         subprocess.run(command, check=True, capture_output=True)
         for number, node in enumerate(nodes):

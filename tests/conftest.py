@@ -46,7 +46,9 @@ def make_app(database_url):
     """Makes the service, in an application of its own unless given another."""
 
     def make(**settings):
-        return create_app({"DATABASE_URL": database_url, "APPID": token_hex(8), **settings})
+        return create_app(
+            {"DATABASE_URL": database_url, "APPID": token_hex(8), **settings}
+        )
 
     return make
 

@@ -43,8 +43,15 @@ def driver(url):
             yield client.cursor(), "?"
     else:
         parts = urlsplit(url)
-        options = {"host": parts.hostname, "port": parts.port or 3306, "database": name_of(url)}
-        options |= {"user": unquote(parts.username), "password": unquote(parts.password or "")}
+        options = {
+            "host": parts.hostname,
+            "port": parts.port or 3306,
+            "database": name_of(url),
+        }
+        options |= {
+            "user": unquote(parts.username),
+            "password": unquote(parts.password or ""),
+        }
         with pymysql.connect(**options, autocommit=True) as client:
             yield client.cursor(), "%s"
 
@@ -78,7 +85,9 @@ def new_database(kind, folder):
     if kind == "sqlite":
         yield f"sqlite:///{folder}/{name}.db"
     elif not SERVER:
-        pytest.skip("set TEST_MYSQL_URL=mysql://root@127.0.0.1:3306 to test on that server too")
+        pytest.skip(
+            "set TEST_MYSQL_URL=mysql://root@127.0.0.1:3306 to test on that server too"
+        )
     else:
         on_mysql_server(f"CREATE DATABASE {name}")
         try:
@@ -107,12 +116,16 @@ def database_at(url):
 def fill(model, appid, count, *, accountid=None, step=300_000):
     """Store rows, three or four to a millisecond; returns them as listed, newest first."""
     moments = itertools.islice(itertools.count(next(STARTS), step), count)
-    rows = [new_row(model, each, appid, accountid or identifier("acct")) for each in moments]
+    rows = [
+        new_row(model, each, appid, accountid or identifier("acct")) for each in moments
+    ]
     values = [tuple(row.values()) for row in rows]
     with connection(), db.atomic():
         db.cursor().executemany(model.insert(rows[0]).sql()[0], values)
     columns = [model._meta.fields[name] for name in public_columns(model)]
-    return as_objects(model, [[row[column] for column in columns] for row in reversed(rows)])
+    return as_objects(
+        model, [[row[column] for column in columns] for row in reversed(rows)]
+    )
 
 
 def new_row(model, moment, appid, accountid):
@@ -123,7 +136,12 @@ def new_row(model, moment, appid, accountid):
     texts = [each.name for each in fields if type(each) is peewee.TextField]
     values |= {name: f"{name} {moment} é\U0001f600" for name in texts}
     values |= {"id": moment, model.PUBLIC_ID: identifier(model.PREFIX)}
-    values |= {"appid": appid, "accountid": accountid, "createdAt": made, "updatedAt": made}
+    values |= {
+        "appid": appid,
+        "accountid": accountid,
+        "createdAt": made,
+        "updatedAt": made,
+    }
     return {field: values[field.name] for field in fields}
 
 
@@ -143,7 +161,9 @@ def stored(url):
     found = {}
     for model in MODELS:
         names = model._meta.sorted_field_names
-        rows = execute(url, f"SELECT {', '.join(names)} FROM {model.TABLE} ORDER BY {names[0]}")
+        rows = execute(
+            url, f"SELECT {', '.join(names)} FROM {model.TABLE} ORDER BY {names[0]}"
+        )
         found[model.TABLE] = [dict(zip(names, row, strict=True)) for row in rows]
     return found
 
@@ -158,7 +178,10 @@ def schema(url):
     with connection(engine):
         tables, found = sorted(engine.get_tables()), []
         for table in tables:
-            indexes = {(table, *each.columns, each.unique) for each in engine.get_indexes(table)}
+            indexes = {
+                (table, *each.columns, each.unique)
+                for each in engine.get_indexes(table)
+            }
             found += indexes - {(table, *engine.get_primary_keys(table), True)}
     engine.close()
     return tables, sorted(found)
@@ -168,7 +191,11 @@ LISTED = [("appid", "accountid", "id", False), ("appid", "id", False)]
 UNIQUE = {"profile": [("profileid",)], "session": [("sessionid",), ("tokenHash",)]}
 SCHEMA = (
     ["account", *UNIQUE],
-    [(t, *index) for t in UNIQUE for index in LISTED + [(*names, True) for names in UNIQUE[t]]],
+    [
+        (t, *index)
+        for t in UNIQUE
+        for index in LISTED + [(*names, True) for names in UNIQUE[t]]
+    ],
 )
 
 FIRST_STARTS = """
@@ -190,7 +217,10 @@ for line in sys.stdin:
 def first_starts(rounds):
     """Start the service on all databases of a round at once, each in a process; then the next."""
     options = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": 120}
-    words, lines = [sys.executable, "-c", FIRST_STARTS], "\n".join(map(" ".join, rounds))
+    words, lines = (
+        [sys.executable, "-c", FIRST_STARTS],
+        "\n".join(map(" ".join, rounds)),
+    )
     done = subprocess.run(words, input=lines, **options)
     assert done.stderr == ""  # where an unavailable database would be logged
     assert set(done.stdout.split()) == {"0"}
@@ -201,7 +231,9 @@ def connections(url):
     if is_sqlite(url):
         log = os.path.realpath(name_of(url)) + "-wal"  # a descriptor each
         with os.scandir("/proc/self/fd") as files:
-            return {int(file.name) for file in files if os.path.realpath(file.path) == log}
+            return {
+                int(file.name) for file in files if os.path.realpath(file.path) == log
+            }
     select = "SELECT id FROM information_schema.processlist WHERE db = %s"
     return {row[0] for row in on_mysql_server(select, name_of(url))}
 
@@ -264,7 +296,9 @@ class Proxy:
         """Listen, and carry bytes both ways."""
         words = [sys.executable, "-c", PROXY, str(self.port), *self.servers]
         self.process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
-        wait_until(lambda: socket.create_connection(("127.0.0.1", self.port)).close() or True)
+        wait_until(
+            lambda: socket.create_connection(("127.0.0.1", self.port)).close() or True
+        )
         return self
 
     def __exit__(self, *error):

@@ -15,7 +15,11 @@ with TemporaryDirectory() as name:
     service = Served(Path(name), f"sqlite:///{name}/profiles.db")
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium")
-    for flag in (*FLAGS.split(), f"user-data-dir={name}/browser", "window-size=900,1020"):
+    for flag in (
+        *FLAGS.split(),
+        f"user-data-dir={name}/browser",
+        "window-size=900,1020",
+    ):
         options.add_argument(f"--{flag}")
     driver = webdriver.ChromeService(shutil.which("chromedriver"))
     with service.start(), webdriver.Chrome(options, driver) as browser:

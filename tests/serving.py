@@ -40,7 +40,9 @@ class Person:
         options += ["--appid", appid] if appid else []
         account = run(service, "create-account", *options)
         self.accountid, self.appid = account["accountid"], account["appid"]
-        self.session = run(service, "create-session", self.accountid, "--duration", "3600")
+        self.session = run(
+            service, "create-session", self.accountid, "--duration", "3600"
+        )
         self.token = self.session["token"]
         self.headers = {"Authorization": f"Bearer {self.token}", "X-Appid": self.appid}
         self.client = service.test_client()
@@ -62,7 +64,9 @@ class Person:
         return self.send("POST", path, data=data, **options)
 
     def update(self, profileid, data=None, **options):
-        return self.send("PATCH", f"{UPDATE}?profileid={profileid}", data=data, **options)
+        return self.send(
+            "PATCH", f"{UPDATE}?profileid={profileid}", data=data, **options
+        )
 
     def profiles(self):
         response = self.get(f"{PROFILES}?all=true")
@@ -86,7 +90,11 @@ def walk(person, path):
 
 
 # The headers that every response has, beside its X-Request-Id.
-SAFE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY"}
+SAFE = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
 
 
 def assert_error(response, status, code):
@@ -121,8 +129,12 @@ class HTTPClient:
         began = time.monotonic()
         builder = EnvironBuilder(path, **options)
         request = builder.get_request()
-        with closing(HTTPConnection("127.0.0.1", self.port, timeout=self.seconds)) as wire:
-            wire.request(request.method, path, request.get_data(), dict(request.headers))
+        with closing(
+            HTTPConnection("127.0.0.1", self.port, timeout=self.seconds)
+        ) as wire:
+            wire.request(
+                request.method, path, request.get_data(), dict(request.headers)
+            )
             answer = wire.getresponse()
             response = TimedResponse(answer.read(), answer.status, answer.getheaders())
         response.seconds = time.monotonic() - began
@@ -138,13 +150,22 @@ class Served(AbstractContextManager):
     def __init__(self, folder, database_url, **settings):
         self.port, self.log_file = free_port(), folder / f"{token_hex(4)}.log"
         self.command = procfile("web")
-        own = {"DATABASE_URL": database_url, "PORT": str(self.port), "WEB_CONCURRENCY": "2"}
+        own = {
+            "DATABASE_URL": database_url,
+            "PORT": str(self.port),
+            "WEB_CONCURRENCY": "2",
+        }
         own["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         self.environment = {**os.environ, **own, **settings}
 
     def start(self, *command, **options):
         """Run the Procfile's line, or another command; the log is what they write."""
-        options = {"env": self.environment, "cwd": ROOT, "start_new_session": True, **options}
+        options = {
+            "env": self.environment,
+            "cwd": ROOT,
+            "start_new_session": True,
+            **options,
+        }
         with self.log_file.open("ab") as log:
             options = {"stdout": log, "stderr": log, **options}
             self.process = subprocess.Popen(command or self.command, **options)
@@ -176,18 +197,27 @@ class Served(AbstractContextManager):
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, sign)
         self.process.wait(60)
-        wait_until(lambda: socket.create_server(("127.0.0.1", self.port)).close() or True)
+        wait_until(
+            lambda: socket.create_server(("127.0.0.1", self.port)).close() or True
+        )
 
     def flask(self, *words):
         """A flask command, run to its end with the service's environment."""
-        options = {"env": self.environment, "cwd": ROOT, "capture_output": True, "text": True}
+        options = {
+            "env": self.environment,
+            "cwd": ROOT,
+            "capture_output": True,
+            "text": True,
+        }
         return subprocess.run([sys.executable, "-m", "flask", *words], **options)
 
 
 def run(service, *words):
     """The object that a flask command of the service prints, on the only line of its output."""
     if isinstance(service, Flask):
-        with service.app_context():  # a command would use that of another app, were one pushed
+        with (
+            service.app_context()
+        ):  # a command would use that of another app, were one pushed
             done = service.test_cli_runner().invoke(args=words)
         assert done.exit_code == 0, done.output
     else:

@@ -15,9 +15,17 @@ from serving import ALL_FIELDS, CREATE, Person, run
 from validators import CATALOGUE
 
 pytestmark = pytest.mark.long
-pytest.importorskip("openapi_python_client", reason="pip install -r tests/requirements.txt")
-TEN_FIELDS = {"USER_PROFILE_FIELDS": ALL_FIELDS, "MINIMUM_PROFILE_FULL_NAME_LENGTH": "40"}
-ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+pytest.importorskip(
+    "openapi_python_client", reason="pip install -r tests/requirements.txt"
+)
+TEN_FIELDS = {
+    "USER_PROFILE_FIELDS": ALL_FIELDS,
+    "MINIMUM_PROFILE_FULL_NAME_LENGTH": "40",
+}
+ENVIRONMENT = {
+    **os.environ,
+    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+}
 NPM = "install --prefix . --no-audit --no-fund --ignore-scripts typescript@7.0.2 orval@8.30.0"
 
 # Programs that use a generated client: create a profile, list it, ask for those older than it.
@@ -83,12 +91,19 @@ class World:
 
     def generate(self, *words):
         finished(self.folder, "java", "-version")  # which openapi-generator needs
-        self.run("openapi-generator-cli", "generate", "-i", "openapi.json", "-g", *words)
+        self.run(
+            "openapi-generator-cli", "generate", "-i", "openapi.json", "-g", *words
+        )
 
     def assert_used(self, *words):
         """The program, which ends with these arguments, does what it is for."""
         person = self.person
-        words += (self.address, person.token, person.accountid, json.dumps(self.example))
+        words += (
+            self.address,
+            person.token,
+            person.accountid,
+            json.dumps(self.example),
+        )
         profileid, name, listed, older = json.loads(self.run(*words))
         assert (listed, name, older) == (profileid, self.example["full-name"], None)
         assert [each["profileid"] for each in person.profiles()] == [profileid]
@@ -104,7 +119,9 @@ def finished(folder, *words):
     """A command, run in the folder to its end."""
     if not shutil.which(words[0], path=ENVIRONMENT["PATH"]):
         pytest.skip("apt-get install default-jre-headless npm to run it")
-    return subprocess.run(words, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True)
+    return subprocess.run(
+        words, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True
+    )
 
 
 @pytest.fixture
@@ -134,7 +151,9 @@ def test_openapi_generator_for_typescript(world, npm):
 
 
 def test_orval(world, npm):
-    world.run(npm / "orval", *"--input openapi.json --output client.ts --client fetch".split())
+    world.run(
+        npm / "orval", *"--input openapi.json --output client.ts --client fetch".split()
+    )
     world.assert_typescript_used(npm, ORVAL)
 
 
@@ -148,23 +167,35 @@ def test_openapi_python_client(world, monkeypatch):
 
     def call(operation, **arguments):
         """What an operation answers, as an object of the generated classes."""
-        return import_module(f"{name}.api.{operation}").sync(client=session, **arguments)
+        return import_module(f"{name}.api.{operation}").sync(
+            client=session, **arguments
+        )
 
     options = {"token": person.token, "raise_on_unexpected_status": True}
     with package.AuthenticatedClient(world.address, **options) as session:
         target = {"accountid": person.accountid, "idempotency_key": "once"}
         target["body"] = models.CreateProfile.from_dict(example | {"default": True})
         made = call("user.create_profile", **target)
-        assert isinstance(made, models.Profile) and made == call("user.create_profile", **target)
+        assert isinstance(made, models.Profile) and made == call(
+            "user.create_profile", **target
+        )
         for field in example.keys() - {"default"}:
             assert made.to_dict()[CATALOGUE[field].property] == example[field]
-        changed = models.UpdateProfile.from_dict(example | {"contact-email": "king@example.com"})
+        changed = models.UpdateProfile.from_dict(
+            example | {"contact-email": "king@example.com"}
+        )
         if day := date(1815, 12, 10) if "dob" in example else None:
             changed.dob = day
         updated = call("user.update_profile", profileid=made.profileid, body=changed)
         assert (updated.contact_email, updated.dob) == ("king@example.com", day)
-        assert call("administrator.list_profiles", limit=1, accountid=person.accountid) == [updated]
-        assert not call("administrator.list_sessions", all_=models.ListSessionsAll.ALL)[0].ended
+        assert call(
+            "administrator.list_profiles", limit=1, accountid=person.accountid
+        ) == [updated]
+        assert not call("administrator.list_sessions", all_=models.ListSessionsAll.ALL)[
+            0
+        ].ended
         assert call("administrator.list_profiles", after=made.profileid) is None
         run(world.service, "end-session", person.session["sessionid"])
-        assert call("administrator.list_profiles") == models.Error("error", "sign-in-required")
+        assert call("administrator.list_profiles") == models.Error(
+            "error", "sign-in-required"
+        )

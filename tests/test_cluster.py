@@ -11,7 +11,15 @@ from secrets import token_hex
 import pytest
 from cluster import Member, galera, missing
 from databases import SCHEMA, Proxy, first_starts, schema
-from serving import SESSIONS, Person, assert_unavailable, at_once, named, repeating, wait_until
+from serving import (
+    SESSIONS,
+    Person,
+    assert_unavailable,
+    at_once,
+    named,
+    repeating,
+    wait_until,
+)
 
 pytestmark = pytest.mark.long
 WRITES = 166  # of each of six clients, about 1,000 in all
@@ -25,7 +33,9 @@ def cluster(request):
     if request.param == "group":
         urls = os.environ.get("TEST_GROUP_URLS", "").split()
         if len(urls) != 3:
-            pytest.skip("set TEST_GROUP_URLS to the three mysql:// URLs of a group's members")
+            pytest.skip(
+                "set TEST_GROUP_URLS to the three mysql:// URLs of a group's members"
+            )
         yield [Member(url) for url in urls]
     elif missing():
         pytest.skip(f"a Galera cluster needs {', '.join(missing())}")
@@ -57,8 +67,13 @@ def new_databases(cluster, number):
 @pytest.fixture
 def services(cluster, database, serve):
     """The service on each node, each with a field of its own, and with the tables made."""
-    settings = [{"WEB_CONCURRENCY": "1", "USER_PROFILE_FIELDS": field} for field in FIELDS]
-    return [serve(node.url(database), **own) for node, own in zip(cluster, settings, strict=True)]
+    settings = [
+        {"WEB_CONCURRENCY": "1", "USER_PROFILE_FIELDS": field} for field in FIELDS
+    ]
+    return [
+        serve(node.url(database), **own)
+        for node, own in zip(cluster, settings, strict=True)
+    ]
 
 
 def through_each(services):
@@ -93,7 +108,9 @@ def test_writes_through_three_nodes_conflict_unnoticed(cluster, database, servic
     people = through_each(services)
     profileid = people[0].create(body("first")).json["profileid"]
     for person in people:
-        wait_until(lambda each=person: each.update(profileid, body("")).status_code == 400)
+        wait_until(
+            lambda each=person: each.update(profileid, body("")).status_code == 400
+        )
 
     def write(person, writer):
         """Update the one profile, and create others, each the default one of the one account."""
@@ -107,10 +124,14 @@ def test_writes_through_three_nodes_conflict_unnoticed(cluster, database, servic
 
     calls = [partial(write, person, writer) for writer, person in enumerate(people * 2)]
     created = sum(at_once(*calls), [])
-    profiles = on_each(cluster, database, f"SELECT profileid, {', '.join(FIELDS)} FROM profile")
+    profiles = on_each(
+        cluster, database, f"SELECT profileid, {', '.join(FIELDS)} FROM profile"
+    )
     found = {id: texts for id, *texts in profiles}
     assert found.keys() == {profileid, *created}
-    last = [{f"{writer}.{WRITES - 1}" for writer in (node, node + 3)} for node in range(3)]
+    last = [
+        {f"{writer}.{WRITES - 1}" for writer in (node, node + 3)} for node in range(3)
+    ]
     texts = zip(found[profileid], last, strict=True)
     assert all(text in either for text, either in texts), found[profileid]
     ((default,),) = on_each(cluster, database, "SELECT profileid FROM account")
@@ -163,6 +184,8 @@ def test_a_node_killed_under_writes_loses_nothing(cluster, database, entrance, s
         cluster[0].start(cluster)
         wait_for_writes()
     stored = {profile["profileid"]: profile for profile in people[0].profiles()}
-    assert [stored.get(profile["profileid"]) for profile in acknowledged] == acknowledged
+    assert [
+        stored.get(profile["profileid"]) for profile in acknowledged
+    ] == acknowledged
     assert_equal(cluster, database)
     assert "Traceback" not in service.log()

@@ -13,13 +13,25 @@ NUMBER = "must be a whole number from 1 to 2147483647"
 EACH_ONCE = "must name each field once, of full-name, contact-email, display-email, display-name, "
 REFUSED = [
     ("APPID", ["a b", "x" * 65], "must match [A-Za-z0-9._-]{1,64}"),
-    ("USER_PROFILE_FIELDS", ["name,age", "dob,", ",", " ", "dob,dob", "dob;phone"], EACH_ONCE),
+    (
+        "USER_PROFILE_FIELDS",
+        ["name,age", "dob,", ",", " ", "dob,dob", "dob;phone"],
+        EACH_ONCE,
+    ),
     ("PAGE_SIZE", ["0", "ten", "-1", "１", "2147483648", 0, True, 1.5], NUMBER),
     ("MAXIMUM_POST_DATA_LENGTH", ["1e3", "9" * 10, "0"], NUMBER),
     ("MAXIMUM_PROFILE_DISPLAY_NAME_LENGTH", ["0"], NUMBER),
     ("MINIMUM_PROFILE_COMPANY_NAME_LENGTH", ["x"], NUMBER.replace("1", "0", 1)),
-    ("MINIMUM_PROFILE_FULL_NAME_LENGTH", ["51"], "is over MAXIMUM_PROFILE_FULL_NAME_LENGTH=50"),
-    ("WEB_CONCURRENCY", ["0", "-1", "x", "1_0", "2.5", " ", "1001"], f"{NUMBER[:-10]}1000"),
+    (
+        "MINIMUM_PROFILE_FULL_NAME_LENGTH",
+        ["51"],
+        "is over MAXIMUM_PROFILE_FULL_NAME_LENGTH=50",
+    ),
+    (
+        "WEB_CONCURRENCY",
+        ["0", "-1", "x", "1_0", "2.5", " ", "1001"],
+        f"{NUMBER[:-10]}1000",
+    ),
 ]
 REFUSED_URLS = f"""
     postgres://u:secret@h/d u:secret@tcp(h)/d u:secret host=h;password=secret profiles.db secret
@@ -74,14 +86,18 @@ def test_the_start_ends_with_the_line(serve, tmp_path):
 def test_the_environment_and_its_overrides(make_app, monkeypatch):
     monkeypatch.setenv("PAGE_SIZE", "7")
     assert make_app().config["PAGE_SIZE"] == 7
-    app = make_app(PAGE_SIZE=8, TESTING=True, USER_PROFILE_FIELDS="website, dob ,full-name")
+    app = make_app(
+        PAGE_SIZE=8, TESTING=True, USER_PROFILE_FIELDS="website, dob ,full-name"
+    )
     assert (app.config["PAGE_SIZE"], app.testing) == (8, True)
     assert app.config["USER_PROFILE_FIELDS"] == ("website", "dob", "full-name")
 
 
 def test_defaults():
     bounds = {"MINIMUM": 1, "MAXIMUM": 50}
-    lengths = {f"{most}_{name}": bounds[most] for most in bounds for name in config.LENGTHS}
+    lengths = {
+        f"{most}_{name}": bounds[most] for most in bounds for name in config.LENGTHS
+    }
     numbers = {"PAGE_SIZE": 10, "MAXIMUM_POST_DATA_LENGTH": 65_536}
     assert config.load({"PAGE_SIZE": "", "APPID": ""}) == lengths | numbers | {
         **{"APPID": "default", "USER_PROFILE_FIELDS": ("contact-email", "full-name")},
@@ -96,7 +112,12 @@ def test_database_urls():
         "sqlite:////var/lib/a%20b.db": {"name": "/var/lib/a b.db"},
         "sqlite:///data/profiles.db": {"name": str(ROOT / "data/profiles.db")},
         "sqlite:///a%3Fb%23c.db": {"name": str(ROOT / "a?b#c.db")},
-        "mysql://u@h/d?reconnect=true": {"host": "h", "user": "u", "name": "d", "port": 3306},
+        "mysql://u@h/d?reconnect=true": {
+            "host": "h",
+            "user": "u",
+            "name": "d",
+            "port": 3306,
+        },
         "mysql://u:p%40s%2Fs@h:3307/d": {"password": b"p@s/s", "port": 3307},
         "mysql2://u%2B:p@h/d?charset=utf8mb4&pool=5": {"user": "u+", "engine": "mysql"},
         "mysql+pymysql://u:p@[::1]/d": {"host": "::1"},
@@ -126,10 +147,14 @@ TLS = {
 
 @pytest.mark.parametrize("queries", TLS)
 def test_tls_is_given_as_it_is_asked_for(queries):
-    ca = ssl.get_default_verify_paths().cafile or pytest.skip("without certificates to trust")
+    ca = ssl.get_default_verify_paths().cafile or pytest.skip(
+        "without certificates to trust"
+    )
     for query in queries.format(ca=ca).split():
         server = config.parse_database_url(f"mysql://h/d?{query}").server
-        found = {name: value for name, value in server.items() if name.startswith("ssl")}
+        found = {
+            name: value for name, value in server.items() if name.startswith("ssl")
+        }
         if "ssl" in found:
             found = (int(found["ssl"].verify_mode), found["ssl"].check_hostname)
         assert found == TLS[queries], query

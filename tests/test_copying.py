@@ -8,7 +8,16 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from databases import connections, driver, engine_at, execute, fill, new_database, store, stored
+from databases import (
+    connections,
+    driver,
+    engine_at,
+    execute,
+    fill,
+    new_database,
+    store,
+    stored,
+)
 from flask.cli import ScriptInfo
 from serving import Served, free_port, named, repeating, run, wait_until
 
@@ -19,8 +28,31 @@ from models import Account, Profile, Session, make_tables
 from operations import create_profile
 from validators import CATALOGUE
 
-TEXTS = ["\0", "a\0b", "\\", "\\'", "'';--", '"', "%s", "%(id)s", "?", ":id", "\r\n", "\x1a"]
-TEXTS += ["é\U0001f600\ufeff", "e\u0301", "é" * 10_000, " x ", "x\t", "", "0", "NULL", None]
+TEXTS = [
+    "\0",
+    "a\0b",
+    "\\",
+    "\\'",
+    "'';--",
+    '"',
+    "%s",
+    "%(id)s",
+    "?",
+    ":id",
+    "\r\n",
+    "\x1a",
+]
+TEXTS += [
+    "é\U0001f600\ufeff",
+    "e\u0301",
+    "é" * 10_000,
+    " x ",
+    "x\t",
+    "",
+    "0",
+    "NULL",
+    None,
+]
 COUNTS = {"accounts": 502, "profiles": 501 + len(TEXTS), "sessions": 501}
 from_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
@@ -38,7 +70,11 @@ def app(empty_database_url):
     app = create_app({"DATABASE_URL": empty_database_url})
     run(app, "create-account", "--administrator")
     app.url, (account,) = empty_database_url, stored(empty_database_url)["account"]
-    store(app.url, Account, [account | {"accountid": f"acct_{n:016x}"} for n in range(501)])
+    store(
+        app.url,
+        Account,
+        [account | {"accountid": f"acct_{n:016x}"} for n in range(501)],
+    )
     for model in (Profile, Session):
         fill(model, "default", 501)
     columns = [row.property for row in CATALOGUE.values()]
@@ -66,7 +102,10 @@ def test_every_value_of_every_column(app, command, target):
 @from_sqlite
 def test_databases_that_are_away_or_damaged(app, command, tmp_path, target):
     """An error that names DATABASE_URL is about the target."""
-    for url in f"sqlite:///{tmp_path}/missing/x.db", f"mysql://u:secret@127.0.0.1:{free_port()}/x":
+    for url in (
+        f"sqlite:///{tmp_path}/missing/x.db",
+        f"mysql://u:secret@127.0.0.1:{free_port()}/x",
+    ):
         line = command("copy-database", url)
         assert line.startswith(refusal(url, "")) and "secret" not in line
     execute(app.url, "PRAGMA wal_checkpoint(TRUNCATE)")
@@ -89,7 +128,9 @@ def test_databases_that_are_away_or_damaged(app, command, tmp_path, target):
         ("mysql", "", "FOR EACH ROW KILL CONNECTION_ID()"),
     ],
 )
-def test_a_target_that_does_not_take_every_row(app, command, tmp_path, kind, reason, then):
+def test_a_target_that_does_not_take_every_row(
+    app, command, tmp_path, kind, reason, then
+):
     with new_database(kind, tmp_path) as target:
         make_tables(engine_at(target))
         execute(target, f"CREATE TRIGGER spoil BEFORE INSERT ON session {then}")
@@ -123,7 +164,10 @@ def test_what_is_written_meanwhile_is_not_copied_in_part(app, command, target):
 
     with repeating(write):
         copied = command("copy-database", target)
-    assert copied["accounts"] - copied["profiles"] == COUNTS["accounts"] - COUNTS["profiles"]
+    assert (
+        copied["accounts"] - copied["profiles"]
+        == COUNTS["accounts"] - COUNTS["profiles"]
+    )
     assert [len(rows) for rows in stored(target).values()] == list(copied.values())[1:]
 
 

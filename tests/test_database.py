@@ -26,7 +26,16 @@ from databases import (
     wait_until_one_waits,
 )
 from flask import Flask
-from serving import PROFILES, ROOT, Person, assert_unavailable, at_once, named, run, wait_until
+from serving import (
+    PROFILES,
+    ROOT,
+    Person,
+    assert_unavailable,
+    at_once,
+    named,
+    run,
+    wait_until,
+)
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 from werkzeug.test import Client
 
@@ -56,7 +65,9 @@ def test_a_row_made_in_the_nanosecond_of_another(app, user, monkeypatch, default
     first = user.create(named("first")).json
     monkeypatch.setattr(models, "latest", later)
     with own():
-        second = create_profile(user.account, user.accountid, named("second", default=default))
+        second = create_profile(
+            user.account, user.accountid, named("second", default=default)
+        )
     assert first["profileid"] != second["profileid"]
     assert default_profileid(user) == (second["profileid"] if default else None)
 
@@ -67,7 +78,10 @@ def test_default_is_both_or_neither(empty_database_url, make_app, table):
     user = Person(make_app(DATABASE_URL=empty_database_url), administrator=True)
     body = named("name", default="true")
     execute(empty_database_url, f"ALTER TABLE {table} RENAME TO elsewhere")
-    with user.client.application.app_context(), pytest.raises(ServiceError, match="unavailable"):
+    with (
+        user.client.application.app_context(),
+        pytest.raises(ServiceError, match="unavailable"),
+    ):
         create_profile(Caller(user.accountid, False, user.appid), user.accountid, body)
     execute(empty_database_url, f"ALTER TABLE elsewhere RENAME TO {table}")
     assert (user.profiles(), default_profileid(user)) == ([], None)
@@ -76,7 +90,9 @@ def test_default_is_both_or_neither(empty_database_url, make_app, table):
 
 
 def test_callers_of_another_application_or_of_no_account(app, user):
-    foreign = SimpleNamespace(accountid=user.accountid, administrator=False, appid="another")
+    foreign = SimpleNamespace(
+        accountid=user.accountid, administrator=False, appid="another"
+    )
     nobody = SimpleNamespace(accountid="acct_0123456789abcdef", administrator=False)
     profileid = user.create(named("a")).json["profileid"]
     for code, caller, appid in (
@@ -131,7 +147,9 @@ def test_a_lost_connection_is_replaced(app, user, database_url, block):
 
 
 @on_mysql
-def test_an_old_connection_is_replaced_but_not_within_a_block(app, user, database_url, monkeypatch):
+def test_an_old_connection_is_replaced_but_not_within_a_block(
+    app, user, database_url, monkeypatch
+):
     used = []
     for seconds in (engines.CONNECTION_SECONDS, 0, 0):
         monkeypatch.setattr(engines, "CONNECTION_SECONDS", seconds)
@@ -157,13 +175,21 @@ def test_which_errors_are_conflicts():
     lost = 'Got error 149 - "Lock deadlock; Retry transaction" during COMMIT'
     for error in (*((code, "text") for code in CONFLICTS), (1180, lost)):
         assert is_conflict(peewee.OperationalError(*error)), error
-    for other in ((1180, "Got error 28 during COMMIT"), (1062, "Got error 149"), ("full",), ()):
+    for other in (
+        (1180, "Got error 28 during COMMIT"),
+        (1062, "Got error 149"),
+        ("full",),
+        (),
+    ):
         assert not is_conflict(peewee.OperationalError(*other))
 
 
 def test_a_child_has_a_connection_of_its_own(empty_database_url, make_app):
     """Its writes outlive the connection of its parent, which goes on with a new one."""
-    person, fork = Person(make_app(DATABASE_URL=empty_database_url)), get_context("fork")
+    person, fork = (
+        Person(make_app(DATABASE_URL=empty_database_url)),
+        get_context("fork"),
+    )
     started, ended = fork.Event(), fork.Event()
 
     def work():
@@ -185,7 +211,9 @@ def test_a_child_has_a_connection_of_its_own(empty_database_url, make_app):
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # just so
-def test_a_child_leaves_connections_and_a_transaction_to_its_parent(app, user, database_url):
+def test_a_child_leaves_connections_and_a_transaction_to_its_parent(
+    app, user, database_url
+):
     """The connections of other threads, too."""
 
     def use():
@@ -217,7 +245,9 @@ def test_within_another_flask_app(make_app, caplog):
         with app.app_context():
             return list_profiles(administrator.account)
 
-    host.wsgi_app = DispatcherMiddleware(host.wsgi_app, {"/inside": app, "/other": other})
+    host.wsgi_app = DispatcherMiddleware(
+        host.wsgi_app, {"/inside": app, "/other": other}
+    )
     headers = administrator.headers
     response = Client(host).get(f"/inside{PROFILES}", headers=headers)
     assert response.json == host.test_client().get("/").json == made[:0:-1]
@@ -228,18 +258,24 @@ def test_within_another_flask_app(make_app, caplog):
 
 
 def test_the_samples_of_the_readme_run_as_they_stand(tmp_path):
-    section = (ROOT / "README.md").read_text().split("## In-process")[1].split("\n## ")[0]
+    section = (
+        (ROOT / "README.md").read_text().split("## In-process")[1].split("\n## ")[0]
+    )
     lines = [line[4:] for line in section.splitlines() if line.startswith("    ")]
     lines = ["from flask import Flask", "host = Flask('host')", *lines]
     environment = {"DATABASE_URL": f"sqlite:///{tmp_path}/x.db", "APPID": "shop"}
     options = {"cwd": ROOT, "env": environment, "capture_output": True, "text": True}
-    done = subprocess.run([sys.executable, "-W", "error", "-c", "\n".join(lines)], **options)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", "\n".join(lines)], **options
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "'phone': '1'" in done.stdout
 
 
 @on_sqlite
-def test_an_application_is_made_without_its_database(tmp_path, make_app, database_url, caplog):
+def test_an_application_is_made_without_its_database(
+    tmp_path, make_app, database_url, caplog
+):
     """Once its database can be had, flask init-db makes the tables."""
     url, file = f"sqlite:///{tmp_path}/folder/x.db", tmp_path / "folder" / "x.db"
     app = make_app(DATABASE_URL=url)
@@ -276,7 +312,11 @@ def test_a_table_that_lacks_a_column(empty_database_url, make_app, caplog):
     "settings",
     [
         {"autocommit": 0, "sql_mode": "", "max_join_size": 1, "sql_select_limit": 7},
-        {"completion_type": 1, "innodb_default_row_format": "compact", "sql_safe_updates": 1},
+        {
+            "completion_type": 1,
+            "innodb_default_row_format": "compact",
+            "sql_safe_updates": 1,
+        },
         {"completion_type": 2, "default_storage_engine": "MyISAM"},
         {"sql_mode": "ANSI,NO_BACKSLASH_ESCAPES"},
     ],
@@ -292,12 +332,17 @@ def test_the_configuration_of_the_server_does_not_matter(
         person, other = Person(app, administrator=True), Person(app)
         assert [other.create(named("name")).status_code for _ in range(3)] == [201] * 3
         body = named("name") | {"full-name": "a'\\"}
-        made = [person.create(body | {"default": default}).json for default in ("true", "no")]
+        made = [
+            person.create(body | {"default": default}).json
+            for default in ("true", "no")
+        ]
         assert person.profiles()[1::-1] == made
         with pytest.raises(peewee.DataError), connection():
             create_account("x" * 65)
         with transaction():  # a caller's own statement, which no key helps
-            Account.update(profileid=None).where(Account.appid == person.appid).execute()
+            Account.update(profileid=None).where(
+                Account.appid == person.appid
+            ).execute()
         assert run(app, "end-sessions", other.accountid)["count"] == 1
         assert run(app, "purge-sessions", "--days", "0")["count"] == 1
         assert run(app, "delete-account", other.accountid)["profiles"] == 3
@@ -307,12 +352,16 @@ def test_the_configuration_of_the_server_does_not_matter(
 
 
 @on_mysql
-def test_a_create_that_waits_for_a_lock_is_the_newest_when_it_is_done(app, user, database_url):
+def test_a_create_that_waits_for_a_lock_is_the_newest_when_it_is_done(
+    app, user, database_url
+):
     """So whoever reads newest first never finds it behind rows seen before."""
     administrator, other = Person(app, administrator=True), Person(app)
     with driver(database_url) as (cursor, _), ThreadPoolExecutor(1) as pool:
         cursor.execute("BEGIN")
-        cursor.execute("SELECT * FROM account WHERE accountid = %s FOR UPDATE", [user.accountid])
+        cursor.execute(
+            "SELECT * FROM account WHERE accountid = %s FOR UPDATE", [user.accountid]
+        )
         waiting = pool.submit(user.create, named("waiting", default="true"))
         wait_until_one_waits()
         overtaking = other.create(named("overtaking")).json
@@ -357,21 +406,32 @@ def test_a_file_that_is_removed_or_replaced(tmp_path, make_app, removed):
 
 
 def test_a_text_that_is_no_utf8_is_not_in_the_log(tmp_path, make_app, caplog):
-    person = Person(make_app(DATABASE_URL=f"sqlite:///{tmp_path}/x.db"), administrator=True)
+    person = Person(
+        make_app(DATABASE_URL=f"sqlite:///{tmp_path}/x.db"), administrator=True
+    )
     person.create(named("name"))
     with connection():
-        db.execute_sql("UPDATE profile SET fullName = CAST(x'53454352455450ff' AS TEXT)")
+        db.execute_sql(
+            "UPDATE profile SET fullName = CAST(x'53454352455450ff' AS TEXT)"
+        )
     assert_unavailable(person.get(PROFILES))
     assert "column 'fullName'" in caplog.text
     assert "SECRET" not in caplog.text
 
 
 @on_sqlite
-def test_the_file_keeps_what_is_acknowledged_and_is_its_owners_alone(app, user, database_url):
+def test_the_file_keeps_what_is_acknowledged_and_is_its_owners_alone(
+    app, user, database_url
+):
     with connection():
         assert db.pragma("journal_mode") == "wal"
         assert db.pragma("synchronous") == 2  # FULL
         with transaction():
-            assert db.pragma("busy_timeout") == 4_000  # also after BEGIN, which waits otherwise
-    modes = [os.stat(name_of(database_url) + end).st_mode & 0o777 for end in ("", "-wal", "-shm")]
+            assert (
+                db.pragma("busy_timeout") == 4_000
+            )  # also after BEGIN, which waits otherwise
+    modes = [
+        os.stat(name_of(database_url) + end).st_mode & 0o777
+        for end in ("", "-wal", "-shm")
+    ]
     assert modes == [0o600] * 3

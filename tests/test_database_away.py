@@ -9,7 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from databases import Proxy, cut_connections, execute, locked
-from serving import PROFILES, SESSIONS, Person, assert_unavailable, at_once, named, wait_until
+from serving import (
+    PROFILES,
+    SESSIONS,
+    Person,
+    assert_unavailable,
+    at_once,
+    named,
+    wait_until,
+)
 
 pytestmark = pytest.mark.long
 on_mysql = pytest.mark.parametrize("database_url", ["mysql"], indirect=True)
@@ -28,7 +36,9 @@ def every_kind(person, profileid):
 def assert_served(calls):
     """Each call, made at the same time, succeeds."""
     responses = at_once(*calls)
-    assert {each.status_code for each in responses} == {200, 201}, [each.text for each in responses]
+    assert {each.status_code for each in responses} == {200, 201}, [
+        each.text for each in responses
+    ]
 
 
 @on_mysql
@@ -37,7 +47,9 @@ def test_a_server_that_comes_cuts_connections_goes_and_hangs(empty_database_url,
     service = serve(proxy.url(empty_database_url))
     assert_unavailable(*[service.get("/health") for _ in range(4)], within=5)
     with proxy:
-        assert service.flask("init-db").returncode == 0  # of a database that was empty, once
+        assert (
+            service.flask("init-db").returncode == 0
+        )  # of a database that was empty, once
         assert service.get("/health").status_code == 200
         person = Person(service, administrator=True)
         profileid = person.create(named("first")).json["profileid"]
@@ -50,10 +62,14 @@ def test_a_server_that_comes_cuts_connections_goes_and_hangs(empty_database_url,
         before = person.profiles()
         for _ in range(2):
             proxy.go()
-            assert_unavailable(*at_once(*kinds, lambda: person.get("/health")), within=5)
+            assert_unavailable(
+                *at_once(*kinds, lambda: person.get("/health")), within=5
+            )
             proxy.come()
             assert person.profiles() == before
-        proxy.process.send_signal(signal.SIGSTOP)  # some threads have a connection, others need one
+        proxy.process.send_signal(
+            signal.SIGSTOP
+        )  # some threads have a connection, others need one
         assert_unavailable(*at_once(*kinds[:4]), within=15)
         proxy.process.send_signal(signal.SIGCONT)
         assert_served(kinds)
@@ -93,7 +109,9 @@ def test_locked_by_another_it_is_503_and_stores_nothing(empty_database_url, serv
             time.sleep(0.1)
         assert_unavailable(*writing.result(), within=10)
     assert person.profiles() == [first]
-    assert execute(empty_database_url, "SELECT profileid FROM account") == [(first["profileid"],)]
+    assert execute(empty_database_url, "SELECT profileid FROM account") == [
+        (first["profileid"],)
+    ]
     assert [response.status_code for response in at_once(*writers)] == [200, 201, 201]
     names = [profile["fullName"] for profile in person.profiles()]
     assert (sorted(names[:2]), names[2:]) == (["fourth", "third"], ["second"])
@@ -120,15 +138,21 @@ def small_disk(tmp_path):
 def test_a_full_disk_is_503_until_there_is_room(small_disk, serve):
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes((24 << 20) - 4096))
-    service = serve(f"sqlite:///{small_disk}/profiles.db", USER_PROFILE_FIELDS="location")
+    service = serve(
+        f"sqlite:///{small_disk}/profiles.db", USER_PROFILE_FIELDS="location"
+    )
     done = service.flask("init-db")
     assert (done.returncode, done.stdout) == (1, "")
-    assert re.search("unavailable:.* full\n.*Error: database-unavailable$", done.stderr, re.DOTALL)
+    assert re.search(
+        "unavailable:.* full\n.*Error: database-unavailable$", done.stderr, re.DOTALL
+    )
     ballast.write_bytes(bytes(18 << 20))
     assert service.flask("init-db").returncode == 0
     person, acknowledged = Person(service, administrator=True), []
     for _ in range(2):
-        while (response := person.create({"location": "x" * 60_000})).status_code == 201:
+        while (
+            response := person.create({"location": "x" * 60_000})
+        ).status_code == 201:
             acknowledged.insert(0, response.json)
         assert_unavailable(response, within=5)
     assert len(acknowledged) > 10
@@ -136,7 +160,9 @@ def test_a_full_disk_is_503_until_there_is_room(small_disk, serve):
     assert person.profiles() == acknowledged
     ballast.unlink()
     for _ in range(5):
-        acknowledged.insert(0, person.create({"location": "x" * 60_000, "default": "true"}).json)
+        acknowledged.insert(
+            0, person.create({"location": "x" * 60_000, "default": "true"}).json
+        )
     assert person.profiles() == acknowledged
 
 
@@ -152,9 +178,16 @@ def test_a_read_only_disk_is_503_until_it_is_writable(small_disk, serve, sign):
     wait_until(lambda: service.get("/health"))
     assert_unavailable(*at_once(*kinds[1:4] * 2), within=10)
     listing = person.get(f"{PROFILES}?all=true")
-    assert listing.json in ([first], {"object": "error", "message": "database-unavailable"})
-    assert re.search("unavailable: .*(read-?only|unable to open)", service.log(), re.IGNORECASE)
+    assert listing.json in (
+        [first],
+        {"object": "error", "message": "database-unavailable"},
+    )
+    assert re.search(
+        "unavailable: .*(read-?only|unable to open)", service.log(), re.IGNORECASE
+    )
     remount(small_disk, "rw")
-    updates = [lambda: person.update(first["profileid"], named("third")).status_code] * 16
+    updates = [
+        lambda: person.update(first["profileid"], named("third")).status_code
+    ] * 16
     wait_until(lambda: set(at_once(*updates)) == {200}, 5)
     assert_served(kinds)

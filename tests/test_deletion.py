@@ -8,7 +8,15 @@ from pathlib import Path
 from secrets import token_hex
 
 import pytest
-from databases import driver, execute, fill, is_sqlite, name_of, stored, wait_until_one_waits
+from databases import (
+    driver,
+    execute,
+    fill,
+    is_sqlite,
+    name_of,
+    stored,
+    wait_until_one_waits,
+)
 from serving import ROOT, Person, at_once, named, run, wait_until
 
 from accounts import create_session, delete_account
@@ -43,7 +51,9 @@ def test_all_of_an_account_and_nothing_else_or_nothing(app, command):
     gone = {"accountid": person.accountid, "profiles": 101, "sessions": 151}
     assert deleted == {"object": "deletion", **gone}
     for table, rows in stored(app.url).items():
-        assert rows == [row for row in before[table] if row["accountid"] != person.accountid]
+        assert rows == [
+            row for row in before[table] if row["accountid"] != person.accountid
+        ]
     assert person.create(named("name")).status_code == 401
     assert other.create(named("name")).status_code == 201
     assert command("delete-account", person.accountid) == "Error: invalid-accountid"
@@ -56,7 +66,9 @@ def test_a_call_whose_account_is_deleted_before_it_writes(app, default):
     run(app, "delete-account", user.accountid)
     create = partial(create_profile, user, user.accountid, body)
     for call in create, partial(update_profile, user, profileid, body):
-        with pytest.raises(ServiceError, match="^invalid-(account|profile)id$") as caught:
+        with pytest.raises(
+            ServiceError, match="^invalid-(account|profile)id$"
+        ) as caught:
             call()
         assert caught.value.status == 404
     assert not any(stored(app.url).values())
@@ -111,21 +123,31 @@ def test_a_deletion_beside_a_reader(app, command):
         cursor.execute("SELECT * FROM account")
         began = time.monotonic()
         writes = [lambda: writer.create(named("name")).status_code] * 3
-        deleted, *made = at_once(lambda: command("delete-account", person.accountid), *writes)
+        deleted, *made = at_once(
+            lambda: command("delete-account", person.accountid), *writes
+        )
     assert deleted["sessions"] == 1 and made == [201] * 3
     assert time.monotonic() - began < 2
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # MySQL's are not at hand
+@pytest.mark.parametrize(
+    "database_url", ["sqlite"], indirect=True
+)  # MySQL's are not at hand
 def test_what_was_deleted_cannot_be_read_once_it_is_overwritten(app, command):
     """By the line of OPERATING.md, while the service has the file open."""
-    overwrite = re.search('sqlite3 .* "(VACUUM;.*)"', (ROOT / "OPERATING.md").read_text())[1]
+    overwrite = re.search(
+        'sqlite3 .* "(VACUUM;.*)"', (ROOT / "OPERATING.md").read_text()
+    )[1]
     person, text = Person(app), token_hex(16)
     phone, own = {"user_profile_fields": ["phone"]}, person.account
-    made = [create_profile(own, own.accountid, {"phone": text}, **phone) for _ in range(20)]
+    made = [
+        create_profile(own, own.accountid, {"phone": text}, **phone) for _ in range(20)
+    ]
     for each in made:  # rows that grow split the pages
         update_profile(own, each["profileid"], {"phone": text * 2_000}, **phone)
-    ours = [each.encode() for each in (text, own.accountid, person.session["sessionid"])]
+    ours = [
+        each.encode() for each in (text, own.accountid, person.session["sessionid"])
+    ]
 
     def found():
         """Which of the texts are in the file or in its log."""

@@ -24,20 +24,50 @@ EMAILS = [name for name, row in CATALOGUE.items() if row.rule == "email"]
 # field, value sent (None: not in a form, null in JSON), value stored or code
 BOTH = [
     *((field, text, f"invalid-{field}") for field in CATALOGUE for text in ("", None)),
-    *((field, text, text) for field in (*TEXTS, *NAMES) for text in (" ", " as sent  ", EMOJI)),
+    *(
+        (field, text, text)
+        for field in (*TEXTS, *NAMES)
+        for text in (" ", " as sent  ", EMOJI)
+    ),
     *((field, LONG, LONG) for field in TEXTS),
     *((field, text, text) for field in NAMES for text in ("x" * 50, "👩" * 50)),
-    *((field, text, f"invalid-{field}-length") for field in NAMES for text in ("x" * 51, LONG)),
+    *(
+        (field, text, f"invalid-{field}-length")
+        for field in NAMES
+        for text in ("x" * 51, LONG)
+    ),
     *((field, text, text) for field in EMAILS for text in ("Ada.King+1@Example.COM",)),
-    *((field, text, f"invalid-{field}") for field in EMAILS for text in ("a.b", "@b.c", "@a@b.c")),
+    *(
+        (field, text, f"invalid-{field}")
+        for field in EMAILS
+        for text in ("a.b", "@b.c", "@a@b.c")
+    ),
     ("dob", "Tue, 31 Jan 1950 10:00:00 GMT", "1950-01-31"),
     ("dob", "1950-02-29", "invalid-dob"),
 ]
 UPDATE = [(field, text, text) for field in EMAILS for text in ("a@", "a@b@c d")]
 NO_ADDRESSES = [
-    *("a@", "a@b", "a b@example.com", "a@example..com", "a@-example.com", "a@@example.com"),
-    *("Ada <a@example.com>", "a@localhost", "a@[127.0.0.1]", '"a b"@example.com', ".a@b.com"),
-    *("x" * 65 + "@example.com", "a@" + "x" * 64 + ".com", "a@example.com\n", "a@example.com "),
+    *(
+        "a@",
+        "a@b",
+        "a b@example.com",
+        "a@example..com",
+        "a@-example.com",
+        "a@@example.com",
+    ),
+    *(
+        "Ada <a@example.com>",
+        "a@localhost",
+        "a@[127.0.0.1]",
+        '"a b"@example.com',
+        ".a@b.com",
+    ),
+    *(
+        "x" * 65 + "@example.com",
+        "a@" + "x" * 64 + ".com",
+        "a@example.com\n",
+        "a@example.com ",
+    ),
 ]
 CREATE = [
     *((field, "Zoë@bücher.example", "Zoë@bücher.example") for field in EMAILS),
@@ -52,7 +82,9 @@ def test_what_comes_of_each_text(make_app, field):
 
     def send(call, status, table):
         """The profiles that the rows of the table store, or the code of each that is refused."""
-        for body, outcome in (({f: v}, outcome) for f, v, outcome in table if f == field):
+        for body, outcome in (
+            ({f: v}, outcome) for f, v, outcome in table if f == field
+        ):
             for kind in ("data", "json"):
                 response = call(**{kind: body})
                 if outcome.startswith("invalid-"):
@@ -87,16 +119,31 @@ def test_a_subclass_of_str_is_stored_as_its_text(user):
     account, fields = user.account, [*TEXTS, *NAMES]
     for text in (Job.PILOT, Work.PILOT, Loud("pilot")):
         body = dict.fromkeys(fields, text)
-        made = create_profile(account, account.accountid, body, user_profile_fields=fields)
-        changed = update_profile(account, made["profileid"], body, user_profile_fields=fields)
+        made = create_profile(
+            account, account.accountid, body, user_profile_fields=fields
+        )
+        changed = update_profile(
+            account, made["profileid"], body, user_profile_fields=fields
+        )
         for profile in (made, changed):
             stored = [profile[CATALOGUE[field].property] for field in fields]
-            assert [(type(each), each) for each in stored] == [(str, "pilot")] * len(fields)
+            assert [(type(each), each) for each in stored] == [(str, "pilot")] * len(
+                fields
+            )
 
 
 def test_what_is_no_text_no_body_and_no_field(user):
     target, phone = (user.account, user.accountid), {"user_profile_fields": ["phone"]}
-    for value in (b"1", 1, None, False, True, ["1"], "\ud800", SimpleNamespace(encode=str)):
+    for value in (
+        b"1",
+        1,
+        None,
+        False,
+        True,
+        ["1"],
+        "\ud800",
+        SimpleNamespace(encode=str),
+    ):
         with pytest.raises(ServiceError, match="^invalid-phone$"):
             create_profile(*target, {"phone": value}, **phone)
     for body in ([], "text", 1):
@@ -112,7 +159,10 @@ def test_what_is_no_text_no_body_and_no_field(user):
 @pytest.mark.parametrize("field", NAMES)
 def test_length_bounds_are_inclusive_and_count_characters(make_app, field):
     name = field.upper().replace("-", "_")
-    bounds = {f"MINIMUM_PROFILE_{name}_LENGTH": 3, f"MAXIMUM_PROFILE_{name}_LENGTH": "4"}
+    bounds = {
+        f"MINIMUM_PROFILE_{name}_LENGTH": 3,
+        f"MAXIMUM_PROFILE_{name}_LENGTH": "4",
+    }
     user = Person(make_app(USER_PROFILE_FIELDS=field, **bounds))
     for text in ("ééé", "👩" * 4):
         assert user.create({field: text}).status_code == 201
@@ -124,7 +174,12 @@ def test_length_bounds_are_inclusive_and_count_characters(make_app, field):
 def test_first_failure_in_configured_order(make_app):
     names = ["website", "full-name", "dob", "contact-email"]
     user = Person(make_app(USER_PROFILE_FIELDS=",".join(names)))
-    body = {"contact-email": "a@example.com", "dob": "2000-01-01", "full-name": "A", "website": "w"}
+    body = {
+        "contact-email": "a@example.com",
+        "dob": "2000-01-01",
+        "full-name": "A",
+        "website": "w",
+    }
     for at, field in enumerate(names):
         wrong = body | dict.fromkeys(names[at:], "")
         assert_error(user.create(wrong), 400, f"invalid-{field}")

@@ -20,7 +20,9 @@ st = pytest.importorskip("hypothesis.strategies", reason=ONLY_CI)
 pytestmark = pytest.mark.long
 FOUR = [("PATCH", UPDATE), ("POST", CREATE), ("GET", PROFILES), ("GET", SESSIONS)]
 WHOLE = {"USER_PROFILE_FIELDS": ALL_FIELDS, "MAXIMUM_PROFILE_COMPANY_NAME_LENGTH": 60}
-SETTINGS = pytest.mark.parametrize("world", [{}, WHOLE], ids=["default", "whole"], indirect=True)
+SETTINGS = pytest.mark.parametrize(
+    "world", [{}, WHOLE], ids=["default", "whole"], indirect=True
+)
 
 
 def tried(examples, **strategies):
@@ -40,7 +42,9 @@ def world(make_app, request):
         for person in people:
             made = [add_profile(person.account) for _ in range(12)]
             person.profileids = [profile["profileid"] for profile in made]
-        yield SimpleNamespace(app=app, people=people, administrator=people[0], user=people[1])
+        yield SimpleNamespace(
+            app=app, people=people, administrator=people[0], user=people[1]
+        )
 
 
 def add_profile(account):
@@ -67,10 +71,18 @@ def test_any_request_of_the_description(world):
         error = getattr(event, "value", None) or getattr(event, "exception", None)
         assert not isinstance(error, Exception), repr(error)
         if recorder := getattr(event, "recorder", None):
-            found = [each.failure_info for checks in recorder.checks.values() for each in checks]
-            assert not any(found), [f"{each.failure}\n{each.code_sample}" for each in found if each]
+            found = [
+                each.failure_info
+                for checks in recorder.checks.values()
+                for each in checks
+            ]
+            assert not any(found), [
+                f"{each.failure}\n{each.code_sample}" for each in found if each
+            ]
             for id, sent in recorder.interactions.items():
-                answers[recorder.cases[id].value.path, sent.response.status_code // 100] += 1
+                answers[
+                    recorder.cases[id].value.path, sent.response.status_code // 100
+                ] += 1
     for _, path in FOUR:
         assert answers[path, 2] >= 30 and answers[path, 4] >= 5, answers
     assert answers["/health", 2]
@@ -89,34 +101,59 @@ def aimed(case, world):
     known["after"] = sessionid if "sessions" in case.path else known["profileid"]
     for name, value in case.body.items() if isinstance(case.body, dict) else ():
         if name.endswith("-email") and isinstance(value, str):
-            case.body[name] = re.sub("(?<=.)@.*", "@example.com", value, flags=re.DOTALL)
+            case.body[name] = re.sub(
+                "(?<=.)@.*", "@example.com", value, flags=re.DOTALL
+            )
     if chance.random() < 0.9:
-        case.headers = {**(case.headers or {}), "Authorization": f"Bearer {caller.token}"}
+        case.headers = {
+            **(case.headers or {}),
+            "Authorization": f"Bearer {caller.token}",
+        }
     if chance.random() < 0.2:
         known = {"after": known["after"]}
     else:
         (case.headers or {}).pop("X-Appid", None)
-    case.query = {name: known.get(name, value) for name, value in (case.query or {}).items()}
+    case.query = {
+        name: known.get(name, value) for name, value in (case.query or {}).items()
+    }
     return case
 
 
-SPECIAL = st.sampled_from("\x00\u200b\u202e\ufeff\uffff\U0010ffff\u0301ß'\"\\%_\r\n 👩‍🚀")
+SPECIAL = st.sampled_from(
+    "\x00\u200b\u202e\ufeff\uffff\U0010ffff\u0301ß'\"\\%_\r\n 👩‍🚀"
+)
 LONG = st.builds(str.__mul__, st.text(min_size=1, max_size=2), st.integers(1, 30_000))
-ANY_TEXT = st.text() | st.text(st.characters()) | st.text(SPECIAL) | LONG  # lone surrogates too
+ANY_TEXT = (
+    st.text() | st.text(st.characters()) | st.text(SPECIAL) | LONG
+)  # lone surrogates too
 ADDRESSES = st.emails() | st.text(st.sampled_from('a.@-"\\()[]<>:;, é١xn'))
 ADDRESSES |= st.builds("{}@{}".format, ANY_TEXT, ANY_TEXT)
 ADDRESSES |= st.builds("{}{}".format, st.emails(), st.text(max_size=3))
 ISO = "%Y-%m-%d|%Y%m%d|%G-W%V-%u|%GW%V%u".split("|")
-WAYS = [*ISO, *"%Y/%m/%d|%m/%d/%Y|%d %B %Y|%d-%b-%Y|%B %d, %Y|%b %d %Y|%d %b %Y".split("|")]
-FORMATS = [day + time for day in ISO for time in ("T10:30:00.5Z", " 10:30", "T10:30+0100")] + WAYS
-FORMATS += [f"%A, {way}" for way in WAYS[6:]] + ["%a %b %d %T %Y", "%a %b %d %Y %T GMT+0530 (x)"]
+WAYS = [
+    *ISO,
+    *"%Y/%m/%d|%m/%d/%Y|%d %B %Y|%d-%b-%Y|%B %d, %Y|%b %d %Y|%d %b %Y".split("|"),
+]
+FORMATS = [
+    day + time for day in ISO for time in ("T10:30:00.5Z", " 10:30", "T10:30+0100")
+] + WAYS
+FORMATS += [f"%A, {way}" for way in WAYS[6:]] + [
+    "%a %b %d %T %Y",
+    "%a %b %d %Y %T GMT+0530 (x)",
+]
 PARTS = "1950 31 1 02 2050 Jan february W05 031 T Z PM st + - / . , : +14:00 10:30 tue".split()
 DAYS, SOME = st.dates(min_value=date(1000, 1, 2)), st.sampled_from(PARTS)
 WRITTEN = st.builds(date.strftime, DAYS, st.sampled_from(FORMATS))
 DATES = st.lists(st.sampled_from([*PARTS, " "]), max_size=9).map("".join)
 DATES |= st.builds("{}{}".format, WRITTEN, st.text(max_size=3) | SOME)
 DATES |= st.builds("{}{}".format, SOME, WRITTEN)
-OTHERS = st.none() | st.booleans() | st.integers() | st.floats() | st.lists(st.text(), max_size=2)
+OTHERS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.lists(st.text(), max_size=2)
+)
 STRATEGIES = {"email": ADDRESSES, "date": DATES}
 
 
@@ -138,12 +175,18 @@ def test_any_value_is_stored_whole_or_refused_by_its_code(world, field):
             assert error.code in codes and error.status == 400
         else:
             assert list_profiles(account, limit=1) == [made]
-            assert made[property] == value or field == "dob" and date.fromisoformat(made[property])
+            assert (
+                made[property] == value
+                or field == "dob"
+                and date.fromisoformat(made[property])
+            )
 
 
 def test_any_day_is_read_in_any_way(user):
     @tried(1_000, day=DAYS, way=st.sampled_from(FORMATS))
     def check(day, way):
         body = {"dob": day.strftime(way)}
-        made = create_profile(user.account, user.accountid, body, user_profile_fields=["dob"])
+        made = create_profile(
+            user.account, user.accountid, body, user_profile_fields=["dob"]
+        )
         assert made["dob"] == day.isoformat()

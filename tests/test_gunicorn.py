@@ -20,7 +20,17 @@ from urllib.parse import unquote_to_bytes
 
 import pytest
 from databases import database_at, execute, fill, locked
-from serving import CREATE, PROFILES, ROOT, HTTPClient, Person, Served, exchange, named, wait_until
+from serving import (
+    CREATE,
+    PROFILES,
+    ROOT,
+    HTTPClient,
+    Person,
+    Served,
+    exchange,
+    named,
+    wait_until,
+)
 
 from models import Profile
 
@@ -50,7 +60,9 @@ def parsed(line):
     """The values of a line of the log, read as strictly as any parser of logfmt does."""
     pairs = [pair.partition("=") for pair in line.split(" ")]
     assert [name for name, _, _ in pairs] == NAMES, line
-    assert all(re.fullmatch(r"[!#-&(-<>-\[\]-~]+", value) for _, _, value in pairs), line
+    assert all(re.fullmatch(r"[!#-&(-<>-\[\]-~]+", value) for _, _, value in pairs), (
+        line
+    )
     return {name: value for name, _, value in pairs}
 
 
@@ -62,7 +74,14 @@ def logged(service, start=0):
 
 def send(service, target, *headers, method="GET", body=b"", path=None):
     """The body of the response to a request, and the values of the one line that it logs."""
-    lines = [f"{method} {target} HTTP/1.1", "Host: x", "Connection: close", *headers, "", ""]
+    lines = [
+        f"{method} {target} HTTP/1.1",
+        "Host: x",
+        "Connection: close",
+        *headers,
+        "",
+        "",
+    ]
     start = service.log_file.stat().st_size
     response = exchange(service, "\r\n".join(lines).encode("latin-1") + body, path)
     (line,) = wait_until(lambda: logged(service, start))
@@ -73,7 +92,14 @@ def test_the_line_of_a_request(service, person):
     own = f"Authorization: Bearer {person.token}", "X-Request-Id: router-1.2_3"
     for path, headers, status, code, account, appid in (
         (f"{PROFILES}?limit=5", own, "200", "-", person.accountid, "default"),
-        (f"{PROFILES}?limit=secret", own, "400", "invalid-limit", person.accountid, "default"),
+        (
+            f"{PROFILES}?limit=secret",
+            own,
+            "400",
+            "invalid-limit",
+            person.accountid,
+            "default",
+        ),
         (f"{PROFILES}?token=secret", (), "401", "sign-in-required", "-", "default"),
         ("/nowhere?secret", (), "404", "not-found", "-", "-"),
         ("/docs/swagger-ui.css?secret", (), "200", "-", "-", "-"),
@@ -82,11 +108,20 @@ def test_the_line_of_a_request(service, person):
         began = datetime.now(UTC)
         text, values = send(service, path, *headers)
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", values["time"])
-        assert abs(datetime.fromisoformat(values.pop("time")) - began).total_seconds() < 10
+        assert (
+            abs(datetime.fromisoformat(values.pop("time")) - began).total_seconds() < 10
+        )
         assert int(values.pop("ms")) < 10_000
         assert f"Booting worker with pid: {values.pop('worker')}\n" in service.log()
-        assert re.fullmatch("router-1.2_3" if headers else "[0-9a-f]{32}", values.pop("request_id"))
-        expected = {"method": "GET", "path": path.partition("?")[0], "status": status, "code": code}
+        assert re.fullmatch(
+            "router-1.2_3" if headers else "[0-9a-f]{32}", values.pop("request_id")
+        )
+        expected = {
+            "method": "GET",
+            "path": path.partition("?")[0],
+            "status": status,
+            "code": code,
+        }
         expected |= {"account": account, "appid": appid, "client": "127.0.0.1"}
         assert values == expected | {"bytes": str(len(text))}
 
@@ -108,10 +143,18 @@ def test_nothing_that_a_client_sends_forges_a_line(service):
             _, values = send(service, PROFILES, f"{name}: {value}")
             assert values["status"] in ("400", "401")
             assert value not in values.values()
-    _, values = send(service, f"/{'=' * 4_000}?secret")  # cut, so that the line is one write
+    _, values = send(
+        service, f"/{'=' * 4_000}?secret"
+    )  # cut, so that the line is one write
     assert values["path"] == "/" + "%3D" * 682 + "%"
-    _, values = send(service, "/here?secret", "Content-Length: secret")  # gunicorn refuses it
-    assert [values[name] for name in ("path", "status", "bytes")] == ["/here", "400", "-"]
+    _, values = send(
+        service, "/here?secret", "Content-Length: secret"
+    )  # gunicorn refuses it
+    assert [values[name] for name in ("path", "status", "bytes")] == [
+        "/here",
+        "400",
+        "-",
+    ]
     assert "secret" not in service.log()
 
 
@@ -143,8 +186,13 @@ def test_a_listing_that_broke_off_says_why(serve, empty_database_url):
         execute(empty_database_url, "ALTER TABLE profile RENAME TO elsewhere")
         with pytest.raises(IncompleteRead):
             response.read()
-        (line,) = wait_until(lambda: [line for line in logged(service) if PROFILES in line])
-    assert (parsed(line)["status"], parsed(line)["code"]) == ("200", "database-unavailable")
+        (line,) = wait_until(
+            lambda: [line for line in logged(service) if PROFILES in line]
+        )
+    assert (parsed(line)["status"], parsed(line)["code"]) == (
+        "200",
+        "database-unavailable",
+    )
 
 
 def test_the_client_is_the_last_address_that_was_forwarded(service):
@@ -156,14 +204,18 @@ def test_the_client_is_the_last_address_that_was_forwarded(service):
         "": "127.0.0.1",
         "=" * 200: "%3D" * 42 + "%3",
     }.items():
-        assert send(service, "/", f"X-Forwarded-For: {forwarded}")[1]["client"] == client
+        assert (
+            send(service, "/", f"X-Forwarded-For: {forwarded}")[1]["client"] == client
+        )
     path = f"{service.log_file.parent}/socket"
     assert send(service, "/", path=path)[1]["client"] == "-"
     assert send(service, "/", "X-Forwarded-For: ::1", path=path)[1]["client"] == "::1"
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("line", ['exec "$@" >&-', 'exec "$@" | true', 'exec "$@" >/dev/full'])
+@pytest.mark.parametrize(
+    "line", ['exec "$@" >&-', 'exec "$@" | true', 'exec "$@" >/dev/full']
+)
 def test_without_a_standard_output_requests_are_served(tmp_path, line):
     service = Served(tmp_path, f"sqlite:///{tmp_path}/x.db")
     with service.start("sh", "-c", line, "sh", *service.command):
@@ -194,9 +246,21 @@ def test_the_error_log_quotes_nothing_of_a_request():
 @pytest.mark.long
 def test_a_start_that_fails_says_why(tmp_path):
     for value, command, reason in (
-        ("1001", (), "Error: WEB_CONCURRENCY=1001: must be a whole number from 1 to 1000"),
-        ("x", (), "ValueError: invalid literal for int() with base 10: 'x'"),  # gunicorn's own
-        ("1", (sys.executable, "gunicorn.conf.py"), "Error: start the service by "),  # as 1.0 was
+        (
+            "1001",
+            (),
+            "Error: WEB_CONCURRENCY=1001: must be a whole number from 1 to 1000",
+        ),
+        (
+            "x",
+            (),
+            "ValueError: invalid literal for int() with base 10: 'x'",
+        ),  # gunicorn's own
+        (
+            "1",
+            (sys.executable, "gunicorn.conf.py"),
+            "Error: start the service by ",
+        ),  # as 1.0 was
     ):
         with Served(tmp_path, "", WEB_CONCURRENCY=value).start(*command) as service:
             assert service.process.wait(40) != 0
@@ -231,9 +295,15 @@ def test_an_answer_says_whether_the_connection_is_closed(service, person):
         (True, ("Transfer-Encoding", "chunked"), b"3\r\na=b\r\n0\r\n\r\n", 400, False),
         (True, ("Content-Length", "65537"), b"", 413, True),
     ):
-        headers = {"Content-Type": FORM} | (person.headers if signed_in else {}) | dict([header])
+        headers = (
+            {"Content-Type": FORM}
+            | (person.headers if signed_in else {})
+            | dict([header])
+        )
         with closing(HTTPConnection("127.0.0.1", service.port, timeout=20)) as wire:
-            wire.request("POST", f"{CREATE}?accountid={person.accountid}", sent, headers)
+            wire.request(
+                "POST", f"{CREATE}?accountid={person.accountid}", sent, headers
+            )
             response = wire.getresponse()
             assert (response.status, response.read()[-2:]) == (status, b"}\n")
             assert (response.headers["Connection"] == "close") is closes
@@ -246,7 +316,10 @@ def test_an_answer_says_whether_the_connection_is_closed(service, person):
 
 def test_a_body_cut_short(service, person):
     own = f"Authorization: Bearer {person.token}", f"Content-Type: {FORM}"
-    target, body = f"{CREATE}?accountid={person.accountid}", b"contact-email=a@example.com"
+    target, body = (
+        f"{CREATE}?accountid={person.accountid}",
+        b"contact-email=a@example.com",
+    )
     chunked = "Transfer-Encoding: chunked"
     for header, text, status, code in (
         ("Content-Length: 60", body, "400", "invalid-body"),
@@ -254,7 +327,12 @@ def test_a_body_cut_short(service, person):
         (chunked, b"1b\r\n" + body + b"\r\n", "400", "invalid-body"),
         (chunked, b"no size\r\n\r\n", "400", "invalid-body"),
         (chunked, b"10000\r\n" + b"a" * 65_536, "400", "invalid-body"),
-        (chunked, b"10001\r\n" + b"a" * 65_537 + b"\r\n0\r\n\r\n", "413", "body-too-large"),
+        (
+            chunked,
+            b"10001\r\n" + b"a" * 65_537 + b"\r\n0\r\n\r\n",
+            "413",
+            "body-too-large",
+        ),
     ):
         answer, values = send(service, target, *own, header, method="POST", body=text)
         assert json.loads(answer) == {"object": "error", "message": code}
@@ -325,7 +403,9 @@ def closed(connections):
 def assert_shared(service, connections):
     """Within some rounds no connection is closed any more, and the workers hold about as many."""
     wait_until(lambda: closed(connections) == 0 == closed(connections))
-    counts = Counter(int(parsed(line)["worker"]) for line in logged(service)[-len(connections) :])
+    counts = Counter(
+        int(parsed(line)["worker"]) for line in logged(service)[-len(connections) :]
+    )
     assert counts.keys() == {*workers(service)}
     assert max(counts.values()) - min(counts.values()) <= 2
 
@@ -347,7 +427,9 @@ def test_workers_share_the_cores_and_the_connections(serve, tmp_path, count):
             os.kill(worker, signal.SIGSTOP)
         for client in clients:
             client.close()
-        number = closed(clients)  # by one worker; it keeps two more than the others last held
+        number = closed(
+            clients
+        )  # by one worker; it keeps two more than the others last held
         for worker in workers(service)[1:]:
             os.kill(worker, signal.SIGCONT)
         assert (number > 0) is (count > 1)

@@ -19,14 +19,18 @@ pytestmark = pytest.mark.long
 def create(person, default, acknowledged):
     """Create a profile, with or without ``default``, while the service comes and goes."""
     with suppress(OSError, HTTPException):
-        response = person.create(named(f"{person.accountid}.{token_hex(4)}", default=default))
+        response = person.create(
+            named(f"{person.accountid}.{token_hex(4)}", default=default)
+        )
         assert response.status_code == 201, response.text
         acknowledged.append(response.json)
 
 
 def stored(url, folder):
     """What a dead service left behind: its profiles, newest first, and each account's default."""
-    if is_sqlite(url):  # read from a copy, so that the service finds its files as they were left
+    if is_sqlite(
+        url
+    ):  # read from a copy, so that the service finds its files as they were left
         path, copy = Path(name_of(url)), folder / token_hex(4)
         copy.mkdir()
         for file in path.parent.glob(f"{path.name}*"):
@@ -34,7 +38,9 @@ def stored(url, folder):
         url = f"sqlite:///{copy / path.name}"
     names = ", ".join(public_columns(Profile))
     rows = execute(url, f"SELECT {names} FROM profile ORDER BY id DESC")
-    return as_objects(Profile, rows), dict(execute(url, "SELECT accountid, profileid FROM account"))
+    return as_objects(Profile, rows), dict(
+        execute(url, "SELECT accountid, profileid FROM account")
+    )
 
 
 def assert_stored(url, folder, people, acknowledged):
@@ -52,7 +58,9 @@ def assert_stored(url, folder, people, acknowledged):
     return profiles
 
 
-def test_killed_three_times_it_keeps_what_it_acknowledged(empty_database_url, serve, tmp_path):
+def test_killed_three_times_it_keeps_what_it_acknowledged(
+    empty_database_url, serve, tmp_path
+):
     service = serve(empty_database_url)
     people = at_once(*[partial(Person, service, administrator=True)] * 4)
     for number in range(1, 4):

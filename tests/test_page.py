@@ -14,9 +14,13 @@ from werkzeug.serving import make_server
 pytestmark = pytest.mark.long
 ONLY_CI = "pip install -r tests/requirements.txt to run it"
 webdriver = pytest.importorskip("selenium.webdriver", reason=ONLY_CI)
-Wait = pytest.importorskip("selenium.webdriver.support.wait", reason=ONLY_CI).WebDriverWait
+Wait = pytest.importorskip(
+    "selenium.webdriver.support.wait", reason=ONLY_CI
+).WebDriverWait
 if not (shutil.which("chromium") and shutil.which("chromedriver")):
-    pytest.skip("apt-get install chromium chromium-driver to run it", allow_module_level=True)
+    pytest.skip(
+        "apt-get install chromium chromium-driver to run it", allow_module_level=True
+    )
 
 PREFIX = "/profiles-api"
 FLAGS = (
@@ -33,7 +37,9 @@ def address(service):
 def router(service):
     """The URL of a router that serves the service under a prefix, which it strips."""
     targets = {f"{PREFIX}/": {"target": address(service), "remove_prefix": True}}
-    with make_server("127.0.0.1", 0, ProxyMiddleware(NotFound(), targets), True) as server:
+    with make_server(
+        "127.0.0.1", 0, ProxyMiddleware(NotFound(), targets), True
+    ) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.port}{PREFIX}"
@@ -52,7 +58,9 @@ class Page:
     def find(self, selector, within=None):
         """The element, once it is there."""
         scope = within or self.browser
-        return Wait(scope, 20, 0.05).until(lambda _: scope.find_element("css selector", selector))
+        return Wait(scope, 20, 0.05).until(
+            lambda _: scope.find_element("css selector", selector)
+        )
 
     def authorize(self, token):
         self.find(".btn.authorize").click()
@@ -84,8 +92,13 @@ class Page:
 
     def requests(self):
         """The addresses on a network that the browser asked for."""
-        events = [json.loads(each["message"]) for each in self.browser.get_log("performance")]
-        sent = [each["message"]["params"].get("request", {}).get("url", "") for each in events]
+        events = [
+            json.loads(each["message"]) for each in self.browser.get_log("performance")
+        ]
+        sent = [
+            each["message"]["params"].get("request", {}).get("url", "")
+            for each in events
+        ]
         return {url for url in sent if url.startswith("http")}
 
 
@@ -111,15 +124,24 @@ def test_what_the_page_offers_is_accepted(browser, serve, tmp_path, way):
     with router(service) if way == "behind a router" else own as url:
         page = Page(browser, url)
         assert page.execute("administrator", "listProfiles")[0] == 401
-        assert not browser.find_elements("css selector", ".topbar"), "to type another address in"
+        assert not browser.find_elements("css selector", ".topbar"), (
+            "to type another address in"
+        )
         block = page.open("user", "createProfile")
-        assert json.loads(page.find(".body-param textarea", block).text)["default"] is False
+        assert (
+            json.loads(page.find(".body-param textarea", block).text)["default"]
+            is False
+        )
         page.authorize(person.token)
         status, made = page.execute("user", "createProfile", accountid=person.accountid)
         assert (status, made["fullName"]) == (201, "Ada King")
-        status, updated = page.execute("user", "updateProfile", profileid=made["profileid"])
+        status, updated = page.execute(
+            "user", "updateProfile", profileid=made["profileid"]
+        )
         assert (status, updated["contactEmail"]) == (200, "ada@example.com")
         assert page.execute("administrator", "listProfiles") == (200, [updated])
         assert page.execute("administrator", "listSessions")[0] == 200
         requests = page.requests()
-    assert f"{url}/openapi.json" in requests and all(each.startswith(url) for each in requests)
+    assert f"{url}/openapi.json" in requests and all(
+        each.startswith(url) for each in requests
+    )

@@ -38,7 +38,9 @@ def blocks(text):
 
 
 def test_size_links_and_numbers():
-    assert [name for name, most in LINES.items() if PAGES[name].count("\n") > most] == []
+    assert [
+        name for name, most in LINES.items() if PAGES[name].count("\n") > most
+    ] == []
     assert sum(len(PAGES[name].split()) for name in LINES) <= 5_100
     assert (ROOT / "docs.png").stat().st_size <= 100_000
     links = re.findall(r"\]\(([^)]+)\)", "".join(PAGES.values()))
@@ -52,20 +54,37 @@ def test_size_links_and_numbers():
 
 
 def test_settings_fields_dates_and_codes():
-    listed = {name: row for row in rows_of(README, "Settings") for name in quoted(row[0])}
-    assert {*listed} == {*NUMBERS, "APPID", "DATABASE_URL", "USER_PROFILE_FIELDS", "PORT"}
+    listed = {
+        name: row for row in rows_of(README, "Settings") for name in quoted(row[0])
+    }
+    assert {*listed} == {
+        *NUMBERS,
+        "APPID",
+        "DATABASE_URL",
+        "USER_PROFILE_FIELDS",
+        "PORT",
+    }
     for name in {*listed} - {"PORT", "WEB_CONCURRENCY"}:
         assert load({name: listed[name][1].strip("`")}) == load({})
     listed = rows_of(API, "Fields")
-    assert sorted(name for row in listed for name in quoted(row[0])) == sorted(CATALOGUE)
+    assert sorted(name for row in listed for name in quoted(row[0])) == sorted(
+        CATALOGUE
+    )
     for names, _, stored in listed:
         properties = [CATALOGUE[name].property for name in quoted(names)]
         assert (quoted(stored) or quoted(names))[: len(properties)] == properties
     texts = [text for row in rows_of(API, "Dates") for text in quoted(row[0])]
-    assert {text: parse_date(text) for text in texts} == dict.fromkeys(texts, "1950-01-31")
+    assert {text: parse_date(text) for text in texts} == dict.fromkeys(
+        texts, "1950-01-31"
+    )
     names = [*CATALOGUE, "profileid", "accountid", "limit", "offset"]
     names += [f"{name}-length" for name in BOUNDED_FIELDS]
-    codes = {*STATUSES, *HTTP_CODES.values(), "bad-request", *(f"invalid-{n}" for n in names)}
+    codes = {
+        *STATUSES,
+        *HTTP_CODES.values(),
+        "bad-request",
+        *(f"invalid-{n}" for n in names),
+    }
     codes |= {*re.findall(r'ServiceError\("([a-z-]+)"', "".join(CODE.values()))}
     found = [text for _, text in rows_of(API, "Errors") for text in quoted(text)]
     assert {text for text in found if re.fullmatch("[a-z]+(-[a-z]+)+", text)} == codes
@@ -77,19 +96,31 @@ def test_commands_endpoints_rooms_and_inner_names(app):
         _, name, *rest = quoted(line)[0].split(maxsplit=2)
         words = re.findall(r"--[a-z]+|[A-Z_]{2,}(?!\w*\])", " ".join(rest))
         described[name] = {word.lower() for word in words}
-    taken = {name: {p.opts[0] for p in each.params} for name, each in app.cli.commands.items()}
+    taken = {
+        name: {p.opts[0] for p in each.params}
+        for name, each in app.cli.commands.items()
+    }
     assert described == taken
     for command in ("flask demo && flask run", "pytest"):
         assert f"\n    pip install -r requirements.txt && {command}\n" in README
-    for rule in {rule.rule for rule in app.url_map.iter_rules()} - {"/docs/<path:path>"}:
+    for rule in {rule.rule for rule in app.url_map.iter_rules()} - {
+        "/docs/<path:path>"
+    }:
         assert f" {rule}" in API
     names = [quoted(row[0])[0] for row in rows_of(CONTRIBUTING, "The rooms")]
     assert sorted(names) == sorted(CODE)
     for index, name in enumerate(names):
         imports = re.findall(r"(?m)^ *(?:from|import) (\w+)", CODE[name])
-        assert {f"{each}.py" for each in imports} & {*names[: index + 1], "app.py"} == set(), name
+        assert {f"{each}.py" for each in imports} & {
+            *names[: index + 1],
+            "app.py",
+        } == set(), name
     for _, inner, file in rows_of(CONTRIBUTING, "Inner names of libraries"):
-        assert [n for n in quoted(inner) if not re.search(rf"\b{n}\b", CODE[file.strip("`")])] == []
+        assert [
+            n
+            for n in quoted(inner)
+            if not re.search(rf"\b{n}\b", CODE[file.strip("`")])
+        ] == []
 
 
 def test_samples_in_python(database_url, monkeypatch, capsys):
@@ -110,29 +141,46 @@ def test_files_for_systemd_and_cron(tmp_path):
     (commands,) = (each for each in blocks(OPERATING) if "[Unit]" in each)
     subprocess.run(["bash", "-n"], input=commands, text=True, check=True)
     unit, cron = re.findall(r"(?s)<<'END'\n(.*?)END\n", commands)
-    assert re.fullmatch(r"(\S+ ){5}profiles cd /srv/profiles && .*/flask purge-sessions .*\n", cron)
+    assert re.fullmatch(
+        r"(\S+ ){5}profiles cd /srv/profiles && .*/flask purge-sessions .*\n", cron
+    )
     if shutil.which("systemd-analyze"):
         file = tmp_path / "p@.service"
         file.write_text(re.sub("ExecStart=.*gunicorn", "ExecStart=/bin/sh", unit))
         subprocess.run(["systemd-analyze", "verify", file], check=True)
 
 
-def test_the_lines_of_the_demo_and_the_questions_to_the_log(serve, make_app, database_url):
+def test_the_lines_of_the_demo_and_the_questions_to_the_log(
+    serve, make_app, database_url
+):
     service = serve(database_url, APPID="demo")
     demo = make_app(APPID="demo").test_cli_runner().invoke(args=["demo"]).stdout
     lines = re.findall("(?m)^curl .*$", re.sub(r":\d+/", f":{service.port}/", demo))
-    output = [json.loads(subprocess.check_output([*shlex.split(line), "-s"])) for line in lines]
-    assert (output[0]["fullName"], output[1]["accountid"]) == ("Ada King", output[0]["accountid"])
+    output = [
+        json.loads(subprocess.check_output([*shlex.split(line), "-s"]))
+        for line in lines
+    ]
+    assert (output[0]["fullName"], output[1]["accountid"]) == (
+        "Ada King",
+        output[0]["accountid"],
+    )
     assert [output[2][0]["object"], output[3][0]["object"]] == ["session", "profile"]
     (sample,) = re.findall("(?m)^    (time=.*)$", OPERATING)
-    line = wait_until(lambda: re.findall(f"(?m)^time=.* path={PROFILES} .*$", service.log()))[0]
+    line = wait_until(
+        lambda: re.findall(f"(?m)^time=.* path={PROFILES} .*$", service.log())
+    )[0]
     assert re.findall("([a-z_]+)=", line) == re.findall("([a-z_]+)=", sample)
     slow = re.sub(" ms=[0-9]+ ", " ms=1000 ", line)
-    failed = line.replace(" status=200 code=- ", " status=503 code=database-unavailable ")
+    failed = line.replace(
+        " status=200 code=- ", " status=503 code=database-unavailable "
+    )
     log = service.log_file.with_name("log")
     log.write_text("\n".join([line, slow, failed, sample, ""]))
     questions = re.findall("(?m)^    (grep .*)$", OPERATING)
-    answers = [subprocess.check_output(q, shell=True, text=True, cwd=log.parent) for q in questions]
+    answers = [
+        subprocess.check_output(q, shell=True, text=True, cwd=log.parent)
+        for q in questions
+    ]
     assert answers[0] == answers[2] == f"{sample}\n"
     assert answers[1].split() == ["1", "status=503", "code=database-unavailable"]
     assert answers[3].split() == ["1", f"path={PROFILES}"]
@@ -144,7 +192,14 @@ def test_the_lines_of_the_demo_and_the_questions_to_the_log(serve, make_app, dat
 def test_the_lines_of_the_api(serve, empty_database_url):
     service = serve(empty_database_url)
     script = "".join(each for each in blocks(API) if "curl" in each)
-    options = {"env": service.environment | {"FLASK_RUN_PORT": str(service.port)}, "cwd": ROOT}
+    options = {
+        "env": service.environment | {"FLASK_RUN_PORT": str(service.port)},
+        "cwd": ROOT,
+    }
     output = subprocess.check_output(["bash", "-ec", script], text=True, **options)
     updated, profiles, sessions = map(json.loads, output.splitlines())
-    assert (updated["fullName"], profiles, len(sessions)) == ("Ada Lovelace", [updated], 2)
+    assert (updated["fullName"], profiles, len(sessions)) == (
+        "Ada Lovelace",
+        [updated],
+        2,
+    )

@@ -34,7 +34,9 @@ pytestmark = [
 
 def sample(ports):
     """The configuration in OPERATING.md, each of its ports replaced by another."""
-    block = re.compile(r"^    (?:map|upstream|server) .*?^    \}\n", re.MULTILINE | re.DOTALL)
+    block = re.compile(
+        r"^    (?:map|upstream|server) .*?^    \}\n", re.MULTILINE | re.DOTALL
+    )
     blocks, left = block.findall((ROOT / "OPERATING.md").read_text()), iter(ports)
     assert [each.split()[0] for each in blocks] == ["map", "upstream", "server"]
     port = re.compile(r"(?<=127\.0\.0\.1:)\d+|(?<=listen )\d+")
@@ -95,7 +97,9 @@ def kill_both(services):
 def reload_one(services):
     for ended in (2, 4):
         services[0].process.send_signal(signal.SIGHUP)
-        wait_until(lambda ended=ended: services[0].log().count("Worker exiting") == ended)
+        wait_until(
+            lambda ended=ended: services[0].log().count("Worker exiting") == ended
+        )
 
 
 @pytest.mark.parametrize("disturb", [restart_both, kill_both, reload_one])
@@ -144,7 +148,9 @@ def test_an_upstream_that_dies_before_its_answer(services, tmp_path):
         Thread(target=dying.serve_forever, daemon=True).start()
         ports = dying.server_address[1], services[1].port
         with router(tmp_path, *ports) as person.client:
-            created = [person.create(named(name, default="true")) for name in "abcdefghij"]
+            created = [
+                person.create(named(name, default="true")) for name in "abcdefghij"
+            ]
             assert_stored(person, "abcdefghij")
         dying.shutdown()
     assert {response.status_code for response in created} == {201}
@@ -160,9 +166,15 @@ def test_what_the_router_passes_on(services, person):
     assert_error(person.create(b"x" * 70_000), 413, "body-too-large")
     address = {"timeout": 20, "source_address": ("127.0.0.2", 0)}
     with closing(HTTPConnection("127.0.0.1", person.client.port, **address)) as wire:
-        wire.request("GET", "/profiles/health", headers={"X-Forwarded-For": "203.0.113.9"})
+        wire.request(
+            "GET", "/profiles/health", headers={"X-Forwarded-For": "203.0.113.9"}
+        )
         id = wire.getresponse().headers["X-Request-Id"]
     assert re.fullmatch("[0-9a-f]{32}", id)
-    found = re.compile(f"^time=.* path=/profiles/health .* request_id={id} .*$", re.MULTILINE)
-    (line,) = wait_until(lambda: [line for each in services for line in found.findall(each.log())])
+    found = re.compile(
+        f"^time=.* path=/profiles/health .* request_id={id} .*$", re.MULTILINE
+    )
+    (line,) = wait_until(
+        lambda: [line for each in services for line in found.findall(each.log())]
+    )
     assert " client=127.0.0.2 " in line

@@ -9,14 +9,24 @@ from urllib.parse import urlencode
 
 import pytest
 from databases import execute, locked
-from serving import ALL_FIELDS, CREATE, PROFILES, Person, assert_unavailable, at_once, exchange
+from serving import (
+    ALL_FIELDS,
+    CREATE,
+    PROFILES,
+    Person,
+    assert_unavailable,
+    at_once,
+    exchange,
+)
 
 pytestmark = pytest.mark.long
 
 
 def secret_values():
     """Values such as people send, none of which can be anywhere by chance."""
-    values = {name: f"secret{token_hex(6)}@example.com" for name in ALL_FIELDS.split(",")}
+    values = {
+        name: f"secret{token_hex(6)}@example.com" for name in ALL_FIELDS.split(",")
+    }
     return values | {"dob": "1931-03-17"}
 
 
@@ -27,7 +37,10 @@ def service(request, empty_database_url, serve, tmp_path):
     if request.param == "talkative":
         code = "import logging; logging.basicConfig(level=logging.DEBUG); logging.debug('here')"
         (tmp_path / "sitecustomize.py").write_text(code)
-        settings = {"PYTHONPATH": str(tmp_path), "GUNICORN_CMD_ARGS": "--log-level debug"}
+        settings = {
+            "PYTHONPATH": str(tmp_path),
+            "GUNICORN_CMD_ARGS": "--log-level debug",
+        }
     return serve(empty_database_url, USER_PROFILE_FIELDS=ALL_FIELDS, **settings)
 
 
@@ -35,15 +48,26 @@ def send_good_and_bad(person, values):
     """Send the values in requests of all kinds; returns the statuses of the responses."""
     profileid = person.create(values).json["profileid"]
     bodies = [values, *(values | {name: value * 9} for name, value in values.items())]
-    bodies += [values | {"contact-email": f"@{values['phone']}"}, values | {"full-name": ""}]
+    bodies += [
+        values | {"contact-email": f"@{values['phone']}"},
+        values | {"full-name": ""},
+    ]
     long = values | {"phone": values["phone"] * 6_000}
     responses = [person.create(body) for body in (*bodies, long)]
     responses += [person.update(profileid, body) for body in bodies]
-    for kind in ("application/json", "multipart/form-data; boundary=b", "multipart/form-data", "x"):
+    for kind in (
+        "application/json",
+        "multipart/form-data; boundary=b",
+        "multipart/form-data",
+        "x",
+    ):
         for text in (urlencode(values), json.dumps(values)[:-1]):
             responses.append(person.create(text, content_type=kind))
     for path in (PROFILES, "/none", CREATE):
-        responses += [person.send(method, path, data=values) for method in ("GET", "POST", "PATCH")]
+        responses += [
+            person.send(method, path, data=values)
+            for method in ("GET", "POST", "PATCH")
+        ]
     return {response.status_code for response in responses}
 
 
@@ -89,7 +113,9 @@ def test_the_log_tells_no_secret(request, empty_database_url, service):
     service.kill(signal.SIGTERM)
     log = service.log()
     assert "database unavailable" in log and "Shutting down" in log
-    assert ("[DEBUG]" in log and "DEBUG:root:here" in log) is ("talkative" in request.node.name)
+    assert ("[DEBUG]" in log and "DEBUG:root:here" in log) is (
+        "talkative" in request.node.name
+    )
     hashes = [sha256(token.encode()).hexdigest() for token in (person.token, unknown)]
     secrets = person.token, unknown, *hashes, *values.values(), *broken.values()
     assert [secret for secret in secrets if secret in log] == []

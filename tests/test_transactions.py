@@ -8,7 +8,14 @@ from functools import partial
 from random import uniform
 
 import pytest
-from databases import cut_connections, driver, execute, is_sqlite, locked, wait_until_one_waits
+from databases import (
+    cut_connections,
+    driver,
+    execute,
+    is_sqlite,
+    locked,
+    wait_until_one_waits,
+)
 from serving import Person, assert_unavailable, at_once, named, repeating
 
 import rows
@@ -32,7 +39,9 @@ def stored(url, person):
     """The names in the person's application and its defaults, as another client sees them."""
     own = f"WHERE appid = '{person.appid}'"
     names = execute(url, f"SELECT fullName FROM profile {own} ORDER BY id")
-    defaults = execute(url, f"SELECT profileid FROM account {own} ORDER BY createdAt, accountid")
+    defaults = execute(
+        url, f"SELECT profileid FROM account {own} ORDER BY createdAt, accountid"
+    )
     return [name for (name,) in names], [profileid for (profileid,) in defaults]
 
 
@@ -84,7 +93,9 @@ def interrupted_after(seconds):
 def interrupt_a_statement(person, url):
     """Its result, which nobody has read by then, must not be given to the next one."""
     with interrupted_after(0.02):
-        cursor = db.execute_sql(f"SELECT {1 if is_sqlite(url) else 'SLEEP(0.2)'} UNION SELECT 2")
+        cursor = db.execute_sql(
+            f"SELECT {1 if is_sqlite(url) else 'SLEEP(0.2)'} UNION SELECT 2"
+        )
         time.sleep(1)
         cursor.fetchall()
 
@@ -93,7 +104,10 @@ FAILURES = {  # what fails, and the error that the caller of transaction() has
     "defect": (lambda person, url: [][0], IndexError),
     "interrupted": (interrupt_a_statement, Interrupted),
     "no table": (lambda *_: db.execute_sql("SELECT * FROM missing"), UNAVAILABLE),
-    "lost": (lambda person, url: [lose_the_connection(url), create(person, "x")], UNAVAILABLE),
+    "lost": (
+        lambda person, url: [lose_the_connection(url), create(person, "x")],
+        UNAVAILABLE,
+    ),
     "lost at the commit": (lambda _, url: lose_the_connection(url), UNAVAILABLE),
     "refused": (lambda person, url: create(person, ""), "invalid-contact-email"),
 }
@@ -118,7 +132,9 @@ def test_a_failure_leaves_nothing_and_the_thread_can_go_on(
     assert stored(database_url, user) == (["kept"], [None])
     if error == UNAVAILABLE:
         cause = caught.value.__cause__
-        assert cause.args[0] in (1146, 1927, 2006, 2013) or is_sqlite(database_url), cause
+        assert cause.args[0] in (1146, 1927, 2006, 2013) or is_sqlite(database_url), (
+            cause
+        )
         assert ("missing" in str(cause)) == (failure == "no table")
     with transaction():
         create(user, "next")
@@ -158,7 +174,9 @@ def test_a_refusal_undoes_its_own_block_alone(app, user, database_url):
 
 
 @pytest.mark.long  # coverage.py would be interrupted while it holds its own lock
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of PyMySQL
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # of PyMySQL
 def test_interrupts_anywhere(app, user, database_url):
     """A handler's exception comes out as it is; writes go on, in this thread and in others."""
     acknowledged = []
@@ -192,7 +210,13 @@ def test_entered_in_one_thread_and_left_in_another(app, user, database_url):
             assert user.create(named("after")).status_code == 201
             assert pool.submit(user.create, named("there")).result().status_code == 201
             assert time.monotonic() - began < 2
-    assert stored(database_url, user)[0] == ["inside", "after", "there", "after", "there"]
+    assert stored(database_url, user)[0] == [
+        "inside",
+        "after",
+        "there",
+        "after",
+        "there",
+    ]
 
 
 @contextmanager
@@ -201,14 +225,18 @@ def heavier_transaction(url):
     with driver(url) as (cursor, _):
         cursor.execute("BEGIN")
         columns = "(accountid, appid, administrator, createdAt, updatedAt)"
-        rows = ", ".join(f"('acct_{number:016x}', 'x', 0, 'x', 'x')" for number in range(100))
+        rows = ", ".join(
+            f"('acct_{number:016x}', 'x', 0, 'x', 'x')" for number in range(100)
+        )
         cursor.execute(f"INSERT INTO account {columns} VALUES {rows}")
         yield cursor
         cursor.execute("ROLLBACK")
 
 
 @on_mysql
-def test_a_callers_transaction_that_loses_a_conflict_is_not_repeated(app, user, database_url):
+def test_a_callers_transaction_that_loses_a_conflict_is_not_repeated(
+    app, user, database_url
+):
     other = Person(app)
 
     def change_both():
@@ -232,7 +260,9 @@ def test_a_callers_transaction_that_loses_a_conflict_is_not_repeated(app, user, 
 
 
 @on_mysql
-def test_a_write_of_the_service_that_loses_a_conflict_is_repeated(app, user, database_url):
+def test_a_write_of_the_service_that_loses_a_conflict_is_repeated(
+    app, user, database_url
+):
     with ThreadPoolExecutor(1) as pool, heavier_transaction(database_url) as server:
         server.execute("SELECT * FROM profile FOR UPDATE")
         creating = pool.submit(user.create, named("name", default="true"))
@@ -250,7 +280,9 @@ def test_transactions_beside_another_writer(app, user, database_url):
 
     def add():
         times.append(
-            execute(database_url, f"UPDATE session SET duration = duration + 1 WHERE {own}")
+            execute(
+                database_url, f"UPDATE session SET duration = duration + 1 WHERE {own}"
+            )
         )
 
     def work(name):
@@ -263,7 +295,9 @@ def test_transactions_beside_another_writer(app, user, database_url):
 
     with repeating(add):
         at_once(*[partial(work, name) for name in "vwxy"])
-    expected = [f"{name}.{n}.{end}" for name in "vwxy" for n in range(10) for end in "abcd"]
+    expected = [
+        f"{name}.{n}.{end}" for name in "vwxy" for n in range(10) for end in "abcd"
+    ]
     assert sorted(stored(database_url, user)[0]) == expected
     found = execute(database_url, f"SELECT duration FROM session WHERE {own}")
     assert found == [(3_600 + len(times),)]
