@@ -26,6 +26,10 @@ from validators import identifier
 STARTS = itertools.count(1_700_000_000_000_000_000, 10**12)
 
 
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+on_mysql = pytest.mark.parametrize("database_url", ["mysql"], indirect=True)
+
+
 def is_sqlite(url):
     return url.startswith("sqlite")
 

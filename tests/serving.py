@@ -30,6 +30,7 @@ UPDATE = "/api/user/update-profile"
 CREATE = "/api/user/create-profile"
 PROFILES = "/api/administrator/profiles"
 SESSIONS = "/api/administrator/sessions"
+FORM = "application/x-www-form-urlencoded"
 
 
 class Person:

@@ -15,6 +15,7 @@ from databases import (
     execute,
     fill,
     new_database,
+    on_sqlite,
     store,
     stored,
 )
@@ -54,7 +55,6 @@ TEXTS += [
     None,
 ]
 COUNTS = {"accounts": 502, "profiles": 501 + len(TEXTS), "sessions": 501}
-from_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 @pytest.fixture(params=["sqlite", "mysql"])
@@ -99,7 +99,7 @@ def test_every_value_of_every_column(app, command, target):
         execute(target, f"DELETE FROM {table}")
 
 
-@from_sqlite
+@on_sqlite
 def test_databases_that_are_away_or_damaged(app, command, tmp_path, target):
     """An error that names DATABASE_URL is about the target."""
     for url in (
@@ -118,7 +118,7 @@ def test_databases_that_are_away_or_damaged(app, command, tmp_path, target):
     assert command("copy-database", target) == "Error: database-unavailable"
 
 
-@from_sqlite
+@on_sqlite
 @pytest.mark.parametrize(
     "kind, reason, then",
     [
@@ -140,7 +140,7 @@ def test_a_target_that_does_not_take_every_row(
         assert command("copy-database", target) == {"object": "copy", **COUNTS}
 
 
-@from_sqlite
+@on_sqlite
 @pytest.mark.long
 def test_a_copy_that_is_interrupted_says_so_and_leaves_nothing(app, tmp_path):
     with new_database("mysql", tmp_path) as target:

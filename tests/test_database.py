@@ -21,6 +21,8 @@ from databases import (
     fill,
     is_sqlite,
     name_of,
+    on_mysql,
+    on_sqlite,
     schema,
     server_set_to,
     wait_until_one_waits,
@@ -46,9 +48,6 @@ from database import CONFLICTS, connection, db, is_conflict, transaction
 from errors import ServiceError
 from models import Account, Profile
 from operations import create_profile, list_profiles, update_profile
-
-on_mysql = pytest.mark.parametrize("database_url", ["mysql"], indirect=True)
-on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 
 
 def default_profileid(person):

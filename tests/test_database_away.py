@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from databases import Proxy, cut_connections, execute, locked
+from databases import Proxy, cut_connections, execute, locked, on_mysql
 from serving import (
     PROFILES,
     SESSIONS,
@@ -20,7 +20,6 @@ from serving import (
 )
 
 pytestmark = pytest.mark.long
-on_mysql = pytest.mark.parametrize("database_url", ["mysql"], indirect=True)
 
 
 def every_kind(person, profileid):

@@ -22,6 +22,7 @@ import pytest
 from databases import database_at, execute, fill, locked
 from serving import (
     CREATE,
+    FORM,
     PROFILES,
     ROOT,
     HTTPClient,
@@ -35,7 +36,6 @@ from serving import (
 from models import Profile
 
 NAMES = "time method path status code account appid request_id bytes ms client worker".split()
-FORM = "application/x-www-form-urlencoded"
 ROWS = 8_000  # more than a connection buffers
 
 

@@ -11,6 +11,7 @@ import pytest
 from databases import default_profiles
 from serving import (
     CREATE,
+    FORM,
     PROFILES,
     SAFE,
     SESSIONS,
@@ -26,7 +27,6 @@ from errors import ServiceError
 from models import Profile
 from operations import create_profile, list_profiles
 
-FORM = "application/x-www-form-urlencoded"
 GOOD = {"contact-email": "ada@example.com", "full-name": "Ada"}
 FOUR = [("PATCH", UPDATE), ("POST", CREATE), ("GET", PROFILES), ("GET", SESSIONS)]
 

@@ -14,6 +14,8 @@ from databases import (
     execute,
     is_sqlite,
     locked,
+    on_mysql,
+    on_sqlite,
     wait_until_one_waits,
 )
 from serving import Person, assert_unavailable, at_once, named, repeating
@@ -25,8 +27,6 @@ from errors import ServiceError
 from models import Account
 from operations import create_profile, list_profiles, update_profile
 
-on_mysql = pytest.mark.parametrize("database_url", ["mysql"], indirect=True)
-on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 UNAVAILABLE = "database-unavailable"
 LOCK = "UPDATE account SET updatedAt = 'x' WHERE accountid = %s"  # of MySQL
 
