@@ -1,7 +1,6 @@
-"""HTTP: exact bodies, statuses and headers, every way a request can be wrong, creating once."""
+"""What is sent and what comes back over HTTP, and creates that are repeated."""
 
 import io
-import json
 import re
 from functools import partial
 from hashlib import sha256
@@ -14,225 +13,214 @@ from serving import (
     FORM,
     PROFILES,
     SAFE,
-    SESSIONS,
     UPDATE,
     Person,
     assert_error,
     at_once,
     named,
 )
+from test_openapi import OPERATIONS
 
-from database import connection, db, transaction
+from database import connection, transaction
 from errors import ServiceError
 from models import Profile
 from operations import create_profile, list_profiles
 
 GOOD = {"contact-email": "ada@example.com", "full-name": "Ada"}
-FOUR = [("PATCH", UPDATE), ("POST", CREATE), ("GET", PROFILES), ("GET", SESSIONS)]
+JSON = "application/json"
+MULTIPART = "multipart/form-data"
+each_endpoint = pytest.mark.parametrize(
+    ("method", "path"), [operation[:2] for operation in OPERATIONS[:-1]]
+)
+
+
+@pytest.fixture
+def client(app):
+    return app.test_client()
+
+
+def as_header(text):
+    """The text in UTF-8, as the test client sends it in a header."""
+    return text.encode().decode("latin1")
 
 
 def test_create_returns_the_whole_profile(user):
     response = user.create(GOOD)
     profile = response.json
-    made = {name: profile[name] for name in ("profileid", "createdAt")}
-    made |= {"object": "profile", "appid": user.appid, "accountid": user.accountid}
-    made |= {
+    assert response.status_code == 201
+    assert profile == dict.fromkeys(profile) | {
+        "profileid": profile["profileid"],
+        "object": "profile",
+        "appid": user.appid,
+        "accountid": user.accountid,
         "fullName": "Ada",
         "contactEmail": "ada@example.com",
-        "updatedAt": made["createdAt"],
+        "createdAt": profile["createdAt"],
+        "updatedAt": profile["createdAt"],
     }
-    names = "profileid object appid accountid companyName fullName contactEmail displayEmail"
-    names += (
-        " displayName phone occupation location dob website fields createdAt updatedAt"
-    )
-    assert (response.status_code, list(profile)) == (201, names.split())
-    assert profile == dict.fromkeys(profile) | made
 
 
-def test_update_changes_the_configured_fields_alone(make_app):
-    person = Person(make_app(USER_PROFILE_FIELDS="phone,full-name"))
-    made = person.create({"phone": "1", "full-name": "Ada"}).json
-    app = make_app(USER_PROFILE_FIELDS="full-name", APPID=person.appid)
-    person.client, body = (
-        app.test_client(),
-        {"full-name": "Ada King", "phone": "2", "website": "w"},
-    )
-    response = person.update(made["profileid"], {**body, "accountid": "acct_"})
-    updated = response.json["updatedAt"]
-    assert (response.status_code, updated >= made["updatedAt"]) == (200, True)
-    assert response.json == {**made, "fullName": "Ada King", "updatedAt": updated}
+def test_update_changes_the_configured_fields_alone(user):
+    target = user.account, user.accountid
+    fields = ["phone", "contact-email", "full-name"]
+    body = {**GOOD, "phone": "1"}
+    made = create_profile(*target, body, user_profile_fields=fields)
+    ignored = {"phone": "2", "website": ["w"], "accountid": "acct_"}
+    body = {**GOOD, "full-name": "Ada King", **ignored}
+    response = user.update(made["profileid"], json=body)
+    updated_at = response.json["updatedAt"]
+    assert response.json == {**made, "fullName": "Ada King", "updatedAt": updated_at}
+    assert updated_at >= made["updatedAt"]
 
 
-def test_bodies_of_each_kind(user):
-    texts = ("application/json; charset=utf-8", "application/vnd.api+json")
-    for body in (
-        *(
-            {"data": GOOD},
-            {"data": GOOD, "content_type": "multipart/form-data"},
-            {"json": GOOD},
-        ),
-        *({"data": json.dumps(GOOD), "content_type": each} for each in texts),
-    ):
-        made = user.create(**body)
-        assert (made.status_code, made.json["fullName"]) == (201, "Ada")
-        assert user.update(made.json["profileid"], **body).status_code == 200
-    for content_type in (
-        None,
-        FORM,
-        "multipart/form-data",
-        "text/plain",
-        "application/json",
-    ):
-        assert_error(
-            user.create(b"", content_type=content_type), 400, "invalid-contact-email"
-        )
+def test_types_of_json(user):
+    for content_type in ("application/json; charset=utf-8", "application/vnd.api+json"):
+        made = user.create(json=GOOD, content_type=content_type)
+        assert made.status_code == 201
+
+
+def test_no_body_is_an_empty_form(user):
+    for content_type in (None, FORM, MULTIPART, "text/plain", JSON):
+        response = user.create(b"", content_type=content_type)
+        assert_error(response, 400, "invalid-contact-email")
 
 
 PART = b'--x\r\nContent-Disposition: form-data; name="%b"\r\n\r\n%b\r\n'
-MULTIPART = PART % (b"contact-email", b"a@example.com") + PART[:-2] % (
-    b"full-name",
-    b"Ada",
-)
-TYPE = "multipart/form-data; boundary=x"
-BROKEN = {
-    (400, "invalid-body"): [
-        *(
-            ("application/json", text)
-            for text in (b"{", b"[]", b"null", b'"text"', b"1", b"true")
-        ),
-        *(
-            ("application/json", b'{"full-name": %b}' % text)
-            for text in (b'"\xff"', b"NaN")
-        ),
-        *(
-            ("application/json", b'{"x": %b}' % text)
-            for text in (b"1e999", b'"\\ud800"')
-        ),
-        *(
-            ("application/json", text)
-            for text in (b'{"a":' * 9_000 + b"}" * 9_000, b"[" * 60_000)
-        ),
-        *((TYPE, MULTIPART + end) for end in (b"", b"\xff\r\n--x--\r\n")),
-        *(
-            (FORM, b"full-name=\xff"),
-            (TYPE, MULTIPART[:60]),
-            ("multipart/form-data", MULTIPART),
-        ),
-        ("multipart/form-data; boundary=\xe9", MULTIPART),
+GOOD_PARTS = PART % (b"contact-email", b"a@example.com") + PART % (b"full-name", b"Ada")
+PARTS_IN_LATIN1 = GOOD_PARTS + PART % (b"phone", b"\xff")
+LAST_LINE = b"--x--\r\n"
+TYPE = f"{MULTIPART}; boundary=x"
+INVALID_BODIES = {
+    JSON: [
+        b"{",
+        b"[]",
+        b"null",
+        b'"text"',
+        b"1",
+        b"true",
+        b'{"full-name": "\xff"}',
+        b'{"full-name": NaN}',
+        b'{"x": 1e999}',
+        b'{"x": "\\ud800"}',
+        b'{"a":' * 9_000 + b"}" * 9_000,
+        b"[" * 60_000,
     ],
-    (415, "unsupported-media-type"): [
-        (each, b"full-name=Ada") for each in ("text/plain", "application/xml", None)
-    ],
-    (413, "body-too-large"): [
-        *((each, b" " * 65_537) for each in ("application/json", TYPE, "text/plain")),
-        (FORM, b"full-name=" + b"x" * 65_536),
-    ],
+    FORM: [b"full-name=\xff"],
+    TYPE: [GOOD_PARTS[:60], GOOD_PARTS[:-2], PARTS_IN_LATIN1 + LAST_LINE],
+    MULTIPART: [GOOD_PARTS + LAST_LINE],
+    f"{MULTIPART}; boundary=\xe9": [GOOD_PARTS + LAST_LINE],
 }
+UNSUPPORTED_BODIES = dict.fromkeys(["text/plain", "application/xml", None], [b"x"])
+TOO_LONG = b"full-name=" + b"x" * 65_527
+LONG_BODIES = dict.fromkeys([JSON, FORM, TYPE, "text/plain"], [TOO_LONG])
 
 
-@pytest.mark.parametrize("error", BROKEN)
-def test_broken_bodies(user, administrator, error):
-    """Whatever the target is."""
-    profileid = administrator.create(GOOD).json["profileid"]
-    for content_type, text in BROKEN[error]:
-        for accountid in (user.accountid, "x", administrator.accountid):
-            assert_error(
-                user.create(text, accountid, content_type=content_type), *error
-            )
-        for target in ("", "x", profileid):
-            assert_error(user.update(target, text, content_type=content_type), *error)
-    assert [each["profileid"] for each in administrator.profiles()] == [profileid]
+@pytest.mark.parametrize(
+    ("status", "code", "bodies"),
+    [
+        (400, "invalid-body", INVALID_BODIES),
+        (415, "unsupported-media-type", UNSUPPORTED_BODIES),
+        (413, "body-too-large", LONG_BODIES),
+    ],
+)
+def test_broken_bodies(user, administrator, status, code, bodies):
+    """They are refused whatever the target is."""
+    made = administrator.create(GOOD).json
+    accountids = user.accountid, "x", administrator.accountid
+    profileids = "", "x", made["profileid"]
+    for content_type, texts in bodies.items():
+        for text in texts:
+            body = {"data": text, "content_type": content_type}
+            for accountid in accountids:
+                assert_error(user.create(accountid=accountid, **body), status, code)
+            for profileid in profileids:
+                assert_error(user.update(profileid, **body), status, code)
+    assert administrator.profiles() == [made]
 
 
 def test_a_body_shorter_than_it_says(user):
     text = io.BytesIO(b"contact-email=a@example.com&full-name=Ada")
     wire = {"wsgi.input": text, "wsgi.input_terminated": True, "CONTENT_LENGTH": "60"}
-    assert_error(
-        user.create(content_type=FORM, environ_overrides=wire), 400, "invalid-body"
-    )
-    wire["wsgi.input"].close()  # so that reading fails, as that of broken chunks does
-    assert_error(
-        user.create(content_type=FORM, environ_overrides=wire), 400, "invalid-body"
-    )
-
-
-def test_json_values_that_are_no_strings(user):
-    for value in (None, True, False, 1, 1.5, [], ["Ada"], {}, {"a": "b"}):
-        assert_error(
-            user.create(json={**GOOD, "full-name": value}), 400, "invalid-full-name"
-        )
-        assert user.create(json={**GOOD, "phone": value}).json["phone"] is None
-    made = [
-        user.create(json={**GOOD, "default": value}).json
-        for value in (1, True, False, None)
-    ]
-    assert default_profiles()[user.accountid] == made[1]["profileid"]
+    cut_short = user.create(content_type=FORM, environ_overrides=wire)
+    text.close()  # so that reading fails, as that of broken chunks does
+    unreadable = user.create(content_type=FORM, environ_overrides=wire)
+    assert_error(cut_short, 400, "invalid-body")
+    assert_error(unreadable, 400, "invalid-body")
 
 
 def test_a_body_of_exactly_the_limit_is_read_and_stored_whole(make_app):
     """Also one that is longer than a TEXT of MySQL."""
-    settings = {"USER_PROFILE_FIELDS": "phone", "MAXIMUM_POST_DATA_LENGTH": 400_000}
-    user = Person(make_app(**settings), administrator=True)
+    app = make_app(USER_PROFILE_FIELDS="phone", MAXIMUM_POST_DATA_LENGTH=400_000)
+    user = Person(app, administrator=True)
     phone = "👩" * 99_997 + "123456"
-    made = user.create(f"phone={phone}".encode(), content_type=FORM).json
-    assert_error(
-        user.create(f"phone={phone}+".encode(), content_type=FORM),
-        413,
-        "body-too-large",
-    )
-    multipart = user.create(
-        {"phone": phone[100:]}, content_type="multipart/form-data"
-    ).json
-    assert user.profiles() == [multipart, made]
-    assert (multipart["phone"], made["phone"]) == (phone[100:], phone)
+    body = f"phone={phone}".encode()
+    user.create(body, content_type=FORM)
+    too_long = user.create(body + b"+", content_type=FORM)
+    assert_error(too_long, 413, "body-too-large")
+    shorter = phone[100:]
+    user.create({"phone": shorter}, content_type=MULTIPART)
+    stored = [profile["phone"] for profile in user.profiles()]
+    assert stored == [shorter, phone]
 
 
-def test_a_file_is_ignored_and_as_many_parts_as_fit_are_read(user):
-    body = {**GOOD, "phone": (io.BytesIO(b"\xff" * 1_000), "phone.bin")}
-    made = user.create(body, content_type="multipart/form-data")
-    assert (made.status_code, made.json["phone"]) == (201, None)
-    text = PART % (b"a", b"") * 1_001 + MULTIPART + b"\r\n--x--\r\n"
+def test_a_file_is_ignored(user):
+    file = (io.BytesIO(b"\xff" * 1_000), "phone.bin")
+    body = {**GOOD, "phone": file}
+    made = user.create(body, content_type=MULTIPART).json
+    assert made["phone"] is None
+    updated = user.update(made["profileid"], GOOD, content_type=MULTIPART)
+    assert updated.status_code == 200
+
+
+def test_as_many_parts_as_fit_are_read(user):
+    text = PART % (b"a", b"") * 1_001 + GOOD_PARTS + LAST_LINE
     assert user.create(text, content_type=TYPE).status_code == 201
 
 
-@pytest.mark.parametrize(("method", "path"), FOUR)
-def test_sign_in_is_required_first(app, user, method, path):
-    tokens = [
+@each_endpoint
+def test_sign_in_is_required_first(user, method, path):
+    token = user.token
+    wrong = [
         "",
         "Bearer",
-        f"Bearer {'0' * 64}",
-        f"Basic {user.token}",
-        f"Bearer {user.token}0",
-    ]
-    tokens += [
-        f"Bearer {user.token.upper()}",
-        user.token,
         "Bearer é",
-        f"Bearer {user.token} x",
+        f"Bearer {'0' * 64}",
+        f"Bearer {token}0",
+        f"Bearer {token.upper()}",
+        f"Bearer {token} x",
+        f"Basic {token}",
+        token,
     ]
-    for headers in ({}, *({"Authorization": token} for token in tokens)):
-        wrong = {"query_string": "limit=x", "data": b"x" * 70_000}
-        response = app.test_client().open(path, method=method, headers=headers, **wrong)
+    elsewhere = {"Authorization": f"Bearer {token}", "X-Appid": "elsewhere"}
+    all_wrong = [{"Authorization": text} for text in wrong]
+    for headers in ({}, elsewhere, *all_wrong):
+        user.headers = headers
+        response = user.send(method, f"{path}?limit=x", data=b"x" * 70_000)
         assert_error(response, 401, "sign-in-required")
         assert response.headers["WWW-Authenticate"] == "Bearer"
-    user.headers["Authorization"] = f"bEARER  {user.token}"
+    user.headers = {"Authorization": f"bEARER  {token}"}
     assert user.send(method, path).status_code != 401
 
 
-def test_targets_that_are_missing_unknown_or_anothers(user, administrator):
-    """They are refused before the fields. Identifiers are compared byte for byte."""
-    made, own = administrator.create(GOOD).json, user.create(GOOD).json
+def test_anothers_targets(user, administrator):
+    """They are refused before the fields."""
+    made = administrator.create(GOOD).json
     assert_error(user.update(made["profileid"], {}), 403, "invalid-account")
-    assert_error(
-        user.create({}, accountid=administrator.accountid), 403, "invalid-account"
-    )
+    assert_error(user.create({}, administrator.accountid), 403, "invalid-account")
+    assert administrator.profiles() == [made]
+
+
+def test_missing_targets(user):
     for query in ("", "?profileid=&accountid="):
-        assert_error(
-            user.send("PATCH", UPDATE + query, data=GOOD), 400, "invalid-profileid"
-        )
-        assert_error(
-            user.send("POST", CREATE + query, data=GOOD), 400, "invalid-accountid"
-        )
+        updated = user.send("PATCH", UPDATE + query, data=GOOD)
+        assert_error(updated, 400, "invalid-profileid")
+        created = user.send("POST", CREATE + query, data=GOOD)
+        assert_error(created, 400, "invalid-accountid")
+
+
+def test_unknown_targets(administrator):
+    """Identifiers are compared byte for byte."""
+    made = administrator.create(GOOD).json
     unknown = [
         "acct_0123456789abcdef",
         "prof_0123456789abcdef",
@@ -241,186 +229,223 @@ def test_targets_that_are_missing_unknown_or_anothers(user, administrator):
         "\x00",
         "' OR 1",
     ]
-    for change in (str.upper, str.title, "{} ".format, " {}".format):
-        unknown += [change(own["profileid"]), change(user.accountid)]
-    for each in map(quote, unknown):
-        assert_error(user.update(each, GOOD), 404, "invalid-profileid")
-        assert_error(user.create(GOOD, accountid=each), 404, "invalid-accountid")
-        assert administrator.get(f"{PROFILES}?accountid={each}").json is None
-        assert_error(
-            administrator.get(f"{PROFILES}?after={each}"), 400, "invalid-after"
-        )
-    assert administrator.profiles() == [own, made]
+    for own in (made["profileid"], administrator.accountid):
+        unknown += [own.upper(), own.title()]
+        unknown += [f"{own} ", f" {own}"]
+    for text in map(quote, unknown):
+        assert_error(administrator.update(text, GOOD), 404, "invalid-profileid")
+        assert_error(administrator.create(GOOD, text), 404, "invalid-accountid")
+        assert administrator.get(f"{PROFILES}?accountid={text}").json is None
+        listing = administrator.get(f"{PROFILES}?after={text}")
+        assert_error(listing, 400, "invalid-after")
+    assert administrator.profiles() == [made]
 
 
-def test_the_request_names_its_application(app, user):
-    upper, lower = Person(app, appid="Shop"), Person(app, appid="shop")
+def test_the_request_names_its_application(app):
+    upper = Person(app, appid="Shop")
+    lower = Person(app, appid="shop")
     made = upper.create(GOOD).json
     assert made["appid"] == "Shop"
-    for headers in ({"X-Appid": "shop"}, {}):
-        upper.headers = {"Authorization": upper.headers["Authorization"], **headers}
-        assert_error(upper.create(GOOD), 401, "sign-in-required")
-    assert_error(lower.update(made["profileid"], GOOD), 404, "invalid-profileid")
-    assert_error(
-        lower.create(GOOD, accountid=upper.accountid), 404, "invalid-accountid"
-    )
+    updated = lower.update(made["profileid"], GOOD)
+    assert_error(updated, 404, "invalid-profileid")
+    created = lower.create(GOOD, upper.accountid)
+    assert_error(created, 404, "invalid-accountid")
+    upper.headers["X-Appid"] = "shop"
+    assert_error(upper.create(GOOD), 401, "sign-in-required")
+    del upper.headers["X-Appid"]
+    assert_error(upper.create(GOOD), 401, "sign-in-required")
+
+
+def test_names_that_no_application_has(user):
     for appid in ("", " ", "a b", "é", "a" * 65, "a/b", "a\tb"):
-        user.headers["X-Appid"] = appid.encode().decode("latin1")
+        user.headers["X-Appid"] = as_header(appid)
         assert_error(user.create(GOOD), 400, "invalid-appid")
 
 
-def test_a_create_repeated_with_its_key_changes_nothing(app, user, administrator):
-    user.headers["Idempotency-Key"] = key = "~ Key " + "x" * 249
-    first = user.create({**GOOD, "default": "true"}).json
+def create_with_key(app, account, body):
+    """Create in this process, in any thread."""
+    with app.app_context():
+        return create_profile(account, account.accountid, body, idempotency_key="key")
+
+
+def test_a_create_repeated_with_its_key_changes_nothing(user, administrator):
+    key = "~ Key " + "x" * 249
+    user.headers["Idempotency-Key"] = key
+    first = user.create(json={**GOOD, "default": True}).json
+    assert default_profiles()[user.accountid] == first["profileid"]
     digest = sha256(f"{user.appid} {user.accountid} {key}".encode()).hexdigest()
-    assert first["profileid"] == f"prof_{digest[:16]}", (
-        "the same one in each process and version"
-    )
-    other = create_profile(user.account, user.accountid, {**GOOD, "default": True})
-    for options in (
-        {"data": GOOD},
-        {"data": named("x", default="true")},
-        {"json": named("y")},
-    ):
-        again = user.create(**options)
-        assert (again.status_code, again.json) == (201, first)
-    body = named("z", default="true")
-    assert (
-        create_profile(user.account, user.accountid, body, idempotency_key=key) == first
-    )
+    assert first["profileid"] == f"prof_{digest[:16]}"  # in each process and version
+    target = user.account, user.accountid
+    other = create_profile(*target, {**GOOD, "default": True})
+    changed = named("changed", default="true")
+    assert create_profile(*target, changed, idempotency_key=key) == first
+    for body in (GOOD, changed):
+        again = user.create(body)
+        assert again.status_code == 201
+        assert again.json == first
     assert default_profiles()[user.accountid] == other["profileid"]
     updated = user.update(first["profileid"], named("updated")).json
     assert user.create(GOOD).json == updated
     user.headers["Idempotency-Key"] = key[:-1]
     administrator.headers["Idempotency-Key"] = key
-    made = [user.create(GOOD).json, administrator.create(GOOD).json]
-    assert administrator.profiles() == [*made[::-1], other, updated]
+    with_another_key = user.create(GOOD).json
+    of_another = administrator.create(GOOD).json
+    assert administrator.profiles() == [of_another, with_another_key, other, updated]
+
+
+def create_over_http(person, body):
+    return person.create(body).json
 
 
 @pytest.mark.parametrize("default", ["", "true"])
 def test_of_several_at_once_one_is_stored(app, user, administrator, default):
-    account, user.headers["Idempotency-Key"] = user.account, "key"
-
-    def create(body):
-        with app.app_context():
-            return create_profile(
-                account, account.accountid, body, idempotency_key="key"
-            )
-
-    bodies = [named(f"n{number}", default=default) for number in range(4)]
-    calls = [partial(create, body) for body in bodies]
-    first, *others = at_once(*calls, *(lambda b=b: user.create(b).json for b in bodies))
+    user.headers["Idempotency-Key"] = "key"
+    calls = []
+    for name in ("a", "b", "c", "d"):
+        body = named(name, default=default)
+        calls.append(partial(create_with_key, app, user.account, body))
+        calls.append(partial(create_over_http, user, body))
+    first, *others = at_once(*calls)
     assert others == [first] * 7
     assert administrator.profiles() == [first]
-    assert default_profiles()[user.accountid] == (
-        first["profileid"] if default else None
-    )
+    expected = first["profileid"] if default else None
+    assert default_profiles()[user.accountid] == expected
 
 
 @pytest.mark.parametrize("when", ["before", "within", "meanwhile"])
-def test_a_create_is_repeated_within_a_transaction(app, user, administrator, when):
-    """What was stored by another connection counts, before or, on MySQL, after it began."""
-    account, first = user.account, None
-
-    def create(name):
-        with app.app_context():
-            return create_profile(
-                account, account.accountid, named(name), idempotency_key="k"
-            )
-
-    if when == "before":
-        first = create("first")
+def test_a_create_is_repeated_within_a_transaction(
+    database_url, app, user, administrator, when
+):
+    """What another connection stored counts, before or, on MySQL, after it began."""
+    create = partial(create_with_key, app, user.account)
+    first = create(named("first")) if when == "before" else None
     with transaction():
         assert list_profiles(administrator.account) == (first and [first])
         if when == "within":
-            first = create("first")
-        elif when == "meanwhile" and db.kind == "mysql":
-            (first,) = at_once(lambda: create("first"))
-        again, other = create("again"), create_profile(account, account.accountid, GOOD)
+            first = create(named("first"))
+        if when == "meanwhile" and database_url.startswith("mysql"):
+            (first,) = at_once(partial(create, named("first")))
+        again = create(named("again"))
+        other = create_profile(user.account, user.accountid, GOOD)
     assert again == (first or again)
     assert administrator.profiles() == [other, again]
 
 
-def test_keys_that_are_refused_and_errors_that_are_not_kept(user, administrator):
+def test_keys_that_are_refused(user):
     for key in ("", "x" * 256, "é", "a\tb", "\x7f"):
-        user.headers["Idempotency-Key"] = key.encode().decode("latin1")
+        user.headers["Idempotency-Key"] = as_header(key)
         assert_error(user.create(GOOD), 400, "invalid-idempotency-key")
-    for key in ("", "x" * 256, "é", "a\n", b"x", 1, True, ["x"]):
+    target = user.account, user.accountid
+    for key in ("a\n", b"x", 1, True, ["x"]):
         with pytest.raises(ServiceError, match="^invalid-idempotency-key$"):
-            create_profile(user.account, user.accountid, GOOD, idempotency_key=key)
+            create_profile(*target, GOOD, idempotency_key=key)
+
+
+def test_a_key_keeps_no_error_and_no_profile_of_another(user, administrator):
     user.headers["Idempotency-Key"] = "key"
-    assert_error(user.create({**GOOD, "full-name": ""}), 400, "invalid-full-name")
+    assert_error(user.create(), 400, "invalid-contact-email")
     made = user.create(GOOD).json
+    taken = {"accountid": administrator.accountid}
     with connection():  # a collision that somebody made
-        mine = Profile.update(accountid=administrator.accountid)
-        mine.where(Profile.profileid == made["profileid"]).execute()
+        of_user = Profile.accountid == user.accountid
+        Profile.update(**taken).where(of_user).execute()
     assert_error(user.create(GOOD), 400, "invalid-idempotency-key")
-    assert administrator.profiles() == [made | {"accountid": administrator.accountid}]
+    assert administrator.profiles() == [made | taken]
 
 
-def test_unknown_paths_and_methods(app):
-    client = app.test_client()
-    for path in (
-        "/nowhere",
-        f"{PROFILES}/",
-        "/api//administrator/profiles",
-        "/docs//a.css",
-    ):
-        response = client.get(
-            environ_overrides={"PATH_INFO": path, "HTTP_HOST": "evil.example"}
-        )
+UNKNOWN_PATHS = [
+    "/nowhere",
+    f"{PROFILES}/",
+    "/api//administrator/profiles",
+    "/docs//a.css",
+]
+
+
+def test_unknown_paths(client):
+    environ = {"HTTP_HOST": "evil.example"}
+    for path in UNKNOWN_PATHS:
+        environ["PATH_INFO"] = path
+        response = client.get(environ_overrides=environ)
         assert_error(response, 404, "not-found")
         assert "evil" not in str(response.headers)
-    for method, path in FOUR:
-        response = client.open(path, method="DELETE")
-        assert_error(response, 405, "method-not-allowed")
-        assert method in response.headers["Allow"]
 
 
-def test_a_request_id_is_kept_and_any_other_replaced(app):
-    kept, other = (
-        ("a", "A-1_b.c", "x" * 128),
-        ("", " ", "x" * 129, "a b", "é", 'a"', "a=b"),
-    )
-    for given in kept + other:
-        headers, client = (
-            {"X-Request-Id": given.encode().decode("latin1")},
-            app.test_client(),
-        )
-        answers = [
-            client.get(path, headers=headers)
-            for path in ("/health", "/nowhere", PROFILES)
-        ]
-        found = {answer.headers["X-Request-Id"] for answer in answers}
-        assert found == {given} if given in kept else len(found) == 3
-        assert given in kept or all(
-            re.fullmatch("[0-9a-f]{32}", each) for each in found
-        )
+@each_endpoint
+def test_unknown_methods(client, method, path):
+    response = client.delete(path)
+    assert_error(response, 405, "method-not-allowed")
+    assert method in response.headers["Allow"]
 
 
-def test_each_response_has_the_headers_that_all_have(app, caplog):
+def returned_request_ids(client, request_id):
+    """The different identifiers of three responses to requests with this one."""
+    headers = {"X-Request-Id": as_header(request_id)}
+    found = set()
+    for path in ("/health", "/nowhere", PROFILES):
+        response = client.get(path, headers=headers)
+        found.add(response.headers["X-Request-Id"])
+    return found
+
+
+def test_a_request_id_is_kept_and_any_other_replaced(client):
+    for request_id in ("a", "A-1_b.c", "x" * 128):
+        assert returned_request_ids(client, request_id) == {request_id}
+    for request_id in ("", " ", "x" * 129, "a b", "é", 'a"', "a=b"):
+        found = returned_request_ids(client, request_id)
+        assert len(found) == 3
+        for text in found:
+            assert re.fullmatch("[0-9a-f]{32}", text)
+
+
+def assert_common_headers(response):
+    for name, value in SAFE.items():
+        assert response.headers.getlist(name) == [value]
+    assert len(response.headers.getlist("X-Request-Id")) == 1
+
+
+STATUSES = {
+    "/health": 200,
+    "/openapi.json": 200,
+    "/docs/": 200,
+    "/docs/swagger-ui.css": 200,
+    "/": 302,
+    "/docs": 302,
+    PROFILES: 401,
+    "/docs/nowhere": 404,
+    CREATE: 405,
+}
+
+
+def test_each_response_has_the_headers_that_all_have(client):
+    for path, status in STATUSES.items():
+        with client.get(path) as response:
+            assert response.status_code == status
+            assert_common_headers(response)
+
+
+def test_a_file_that_has_not_changed(client):
+    headers = {"If-Modified-Since": "Fri, 01 Jan 2100 00:00:00 GMT"}
+    with client.get("/docs/swagger-ui.css", headers=headers) as response:
+        assert response.status_code == 304
+        assert_common_headers(response)
+
+
+def test_what_flask_itself_refuses(client):
+    websocket = {"Upgrade": "websocket", "Connection": "Upgrade"}
+    for headers in (websocket, {"Host": "x" * 64}):
+        response = client.get("/health", headers=headers)
+        assert_error(response, 400, "bad-request")
+        assert_common_headers(response)
+
+
+def test_a_defect(app, client, caplog):
     app.add_url_rule("/defect", view_func=lambda: {}["the reason"])
-    for status, path, headers in [
-        *((200, path, {}) for path in ("/health", "/openapi.json", "/docs/")),
-        *((200, "/docs/swagger-ui.css", {}), (302, "/", {}), (500, "/defect", {})),
-        (
-            304,
-            "/docs/swagger-ui.css",
-            {"If-Modified-Since": "Fri, 01 Jan 2100 00:00:00 GMT"},
-        ),
-        (400, "/health", {"Upgrade": "websocket", "Connection": "Upgrade"}),
-        (400, "/health", {"Host": "x" * 64}),
-        *((401, PROFILES, {}), (404, "/docs/nowhere", {}), (405, CREATE, {})),
-    ]:
-        response = app.test_client().get(path, headers=headers)
-        response.close()  # a file
-        assert response.status_code == status
-        for name, value in SAFE.items():
-            assert response.headers.getlist(name) == [value]
-        assert len(response.headers.getlist("X-Request-Id")) == 1
-        if status in (400, 500):  # Flask refuses the former by itself
-            assert_error(
-                response, status, "bad-request" if status == 400 else "internal-error"
-            )
+    response = client.get("/defect")
+    assert_error(response, 500, "internal-error")
+    assert_common_headers(response)
     assert "KeyError: 'the reason'" in caplog.text
-    assert app.test_client().get("/health").json == {"object": "health", "status": "ok"}
+
+
+def test_health(client):
+    health = client.get("/health").json
+    assert health == {"object": "health", "status": "ok"}
