@@ -1,4 +1,4 @@
-"""MySQL servers with the same rows: a Galera cluster on free local ports, and others."""
+"""MySQL servers with the same rows: a Galera cluster, and the members of a group."""
 
 import os
 import random
@@ -15,39 +15,56 @@ import pymysql
 from databases import driver
 from serving import wait_until
 
-PROVIDER = Path("/usr/lib/galera/libgalera_smm.so")
-OPTIONS = (
-    *(
-        "--no-defaults",
-        "--bind-address=127.0.0.1",
-        "--wsrep-on=ON",
-        "--wsrep-sst-method=rsync",
-    ),
-    *(
-        "--binlog-format=ROW",
-        "--innodb-autoinc-lock-mode=2",
-        "--innodb-buffer-pool-size=64M",
-    ),
-    "--wsrep-sync-wait=1",  # as the README asks for: a node reads what the others committed
-)
+PROVIDER = "/usr/lib/galera/libgalera_smm.so"
 USER = os.geteuid() or "mysql"  # rsync's daemon writes nothing as root
-PROVIDER_OPTIONS = (  # a dead node is noticed in two seconds, by default in five
-    "gcache.size=32M;evs.keepalive_period=PT0.3S;evs.suspect_timeout=PT2S;evs.inactive_timeout=PT4S"
-)
+ADDRESS = "127.0.0.1:{}"
+
+# A dead node is noticed in two seconds, by default in five.
+GALERA = """\
+[mariadbd]
+user = {user}
+datadir = {datadir}
+socket = {datadir}.sock
+pid-file = {datadir}.pid
+bind-address = 127.0.0.1
+port = {port}
+binlog-format = ROW
+innodb-autoinc-lock-mode = 2
+innodb-buffer-pool-size = 64M
+wsrep-on = ON
+wsrep-provider = {provider}
+wsrep-cluster-address = gcomm://{group}
+wsrep-node-address = {own}
+wsrep-sst-method = rsync
+wsrep-sst-receive-address = {transfer}
+wsrep-sync-wait = 1  # as the README asks for: reads what the others committed
+wsrep-provider-options = "gmcast.listen_addr=tcp://{own}; ist.recv_addr={increments}; \
+gcache.size=32M; evs.keepalive_period=PT0.3S; evs.suspect_timeout=PT2S; \
+evs.inactive_timeout=PT4S"
+"""
+
+# What makes a connection wait for all that others have committed.
+SYNC = {
+    "galera": "SET SESSION wsrep_sync_wait = 15",
+    "group": "SET SESSION group_replication_consistency = 'BEFORE'",
+}
+# Whether a server has caught up with the others and serves.
+READY = {
+    "galera": """SELECT variable_value = 'ON' FROM information_schema.global_status
+        WHERE variable_name = 'WSREP_READY'""",
+    "group": """SELECT COUNT(*) = 3 FROM performance_schema.replication_group_members
+        WHERE member_state = 'ONLINE'""",
+}
 
 
 def missing():
     """The programs that a cluster needs and that are not installed."""
-    programs = ("mariadbd", "mariadb-install-db", "rsync", PROVIDER)
-    return [
-        str(each)
-        for each in programs
-        if not (shutil.which(each) or Path(each).exists())
-    ]
+    programs = ["mariadbd", "mariadb-install-db", "rsync", PROVIDER]
+    return [each for each in programs if not shutil.which(each, mode=os.F_OK)]
 
 
 def free_ports(number):
-    """Ports below those of outgoing connections, one of which could take a stopped node's port."""
+    """Ports that no outgoing connection takes while a node is stopped."""
     ports = []
     while len(ports) < number:
         port = random.randrange(12_000, 32_000)
@@ -56,75 +73,54 @@ def free_ports(number):
     return ports
 
 
-class Member:
-    """A server whose rows others have too: a member of a group."""
+class Node:
+    """A server that has the same rows as others: of a Galera cluster, or of a group."""
 
-    sync = "SET SESSION group_replication_consistency = 'BEFORE'"
-    ready = """SELECT COUNT(*) = 3 FROM performance_schema.replication_group_members
-        WHERE member_state = 'ONLINE'"""
+    process = None
 
-    def __init__(self, url):
+    def __init__(self, kind, url, configuration=None):
+        self.kind = kind
         self.address = urlsplit(url)
+        self.configuration = configuration
 
     def url(self, database):
         return self.address._replace(path=f"/{database}").geturl()
 
-    def execute(self, sql, database="", *before):
+    def execute(self, *statements, database=""):
+        """The rows of the last statement."""
         with driver(self.url(database)) as (cursor, _):
-            for each in (*before, sql):
-                cursor.execute(each)
+            for statement in statements:
+                cursor.execute(statement)
             return cursor.fetchall()
 
     def synced(self, sql, database=""):
-        """The rows of a statement, once the server has applied all that the others committed."""
-        return self.execute(sql, database, self.sync)
+        """The rows of a statement, after all that the other nodes have committed."""
+        return self.execute(SYNC[self.kind], sql, database=database)
 
     def is_ready(self):
-        """Whether the server has caught up with the others and serves."""
         with suppress(pymysql.Error):
-            return self.execute(self.ready) == ((1,),)
+            return self.execute(READY[self.kind]) == ((1,),)
 
+    def start(self, *options):
+        """Start the server, and wait until it serves."""
+        log_file = self.configuration.with_suffix(".log")
+        command = ["mariadbd", f"--defaults-file={self.configuration}", *options]
+        with log_file.open("ab") as log:
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, start_new_session=True
+            )
 
-class Node(Member):
-    """A server of a Galera cluster; started, killed and started again on the same files."""
+        def is_ready():
+            assert self.process.poll() is None, "the server has ended"
+            return self.is_ready()
 
-    sync = "SET SESSION wsrep_sync_wait = 15"
-    ready = """SELECT variable_value = 'ON' FROM information_schema.global_status
-        WHERE variable_name = 'WSREP_READY'"""
-
-    def __init__(self, folder, name):
-        self.folder, self.name = folder / name, name
-        self.folder.mkdir()
-        shutil.chown(self.folder, USER)
-        self.log = folder / f"{name}.log"
-        self.port, self.base, self.transfer, self.increments = free_ports(4)
-        super().__init__(f"mysql://root@127.0.0.1:{self.port}")
-
-    def start(self, nodes):
-        """Start the server and wait until it serves: it joins the nodes, or founds a cluster."""
-        address = "gcomm://" + ",".join(f"127.0.0.1:{node.base}" for node in nodes)
-        base, increments = f"127.0.0.1:{self.base}", f"127.0.0.1:{self.increments}"
-        addresses = f"gmcast.listen_addr=tcp://{base};ist.recv_addr={increments}"
-        own = (
-            *(f"--user={USER}", f"--datadir={self.folder}", f"--port={self.port}"),
-            *(f"--socket={self.folder}.sock", f"--pid-file={self.folder}.pid"),
-            *(f"--wsrep-provider={PROVIDER}", f"--wsrep-cluster-address={address}"),
-            *(f"--wsrep-node-name={self.name}", f"--wsrep-node-address={base}"),
-            f"--wsrep-sst-receive-address=127.0.0.1:{self.transfer}",
-            f"--wsrep-provider-options={addresses};{PROVIDER_OPTIONS}",
-        )
-        with self.log.open("ab") as log:
-            options = {"stdout": log, "stderr": log, "start_new_session": True}
-            self.process = subprocess.Popen(["mariadbd", *OPTIONS, *own], **options)
-        wait_until(lambda: self.is_ready() or self.process.poll() is not None, 90)
-        assert self.is_ready(), self.log.read_text()[-4_000:]
+        wait_until(is_ready, 90, log=log_file)
 
     def kill(self):
-        """End the server at once, with the programs it started, and wait for its end."""
-        with suppress(
-            ProcessLookupError, AttributeError
-        ):  # ended already, or never started
-            os.killpg(self.process.pid, signal.SIGKILL)
+        """End the server at once, with the programs that it started."""
+        if self.process:
+            with suppress(ProcessLookupError):  # it has ended already
+                os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait(20)
 
 
@@ -134,16 +130,38 @@ def galera():
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="galera")))
         shutil.chown(folder, USER)
-        nodes = [Node(folder, f"node{number}") for number in (1, 2, 3)]
-        for node in nodes:
-            stack.callback(node.kill)
-        command = [
+        owns = [ADDRESS.format(port) for port in free_ports(3)]
+        nodes = []
+        for number, own in enumerate(owns):
+            datadir = folder / f"node{number}"
+            datadir.mkdir()
+            shutil.chown(datadir, USER)
+            port, transfer, increments = free_ports(3)
+            configuration = datadir.with_suffix(".cnf")
+            configuration.write_text(
+                GALERA.format(
+                    user=USER,
+                    datadir=datadir,
+                    port=port,
+                    provider=PROVIDER,
+                    group=",".join(owns),
+                    own=own,
+                    transfer=ADDRESS.format(transfer),
+                    increments=ADDRESS.format(increments),
+                )
+            )
+            url = f"mysql://root@127.0.0.1:{port}"
+            nodes.append(Node("galera", url, configuration))
+            stack.callback(nodes[-1].kill)
+        make_tables = [
             "mariadb-install-db",
             "--no-defaults",
-            f"--datadir={nodes[0].folder}",
+            "--auth-root-authentication-method=normal",
+            f"--user={USER}",
+            f"--datadir={folder}/node0",
         ]
-        command += [f"--user={USER}", "--auth-root-authentication-method=normal"]
-        subprocess.run(command, check=True, capture_output=True)
-        for number, node in enumerate(nodes):
-            node.start(nodes[:number])
+        subprocess.run(make_tables, check=True, capture_output=True)
+        nodes[0].start("--wsrep-new-cluster")
+        nodes[1].start()
+        nodes[2].start()
         yield nodes

@@ -1,4 +1,4 @@
-"""The service on each database, over real connections, each test in an application of its own."""
+"""The service on each database, each test in an application of its own."""
 
 import json
 from contextlib import ExitStack
@@ -73,14 +73,16 @@ def administrator(app):
 
 @pytest.fixture
 def command(app):
-    """Runs a command; returns the object that it prints, or the line that it fails with."""
+    """Runs a command; returns the object that it prints, or the line it fails with."""
 
     def invoke(*words):
         result = app.test_cli_runner().invoke(args=words)
-        assert not result.exit_code or isinstance(result.exception, SystemExit)
-        assert result.exit_code or len(result.output.splitlines()) == 1
-        line = result.output.splitlines()[-1]
-        return line if result.exit_code else json.loads(line)
+        *before, line = result.output.splitlines()
+        if result.exit_code:
+            assert isinstance(result.exception, SystemExit)
+            return line
+        assert before == []
+        return json.loads(line)
 
     return invoke
 

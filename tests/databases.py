@@ -8,21 +8,21 @@ import subprocess
 import sys
 from contextlib import closing, contextmanager
 from functools import partial
+from pathlib import Path
 from secrets import token_hex
 from urllib.parse import unquote, urlsplit
 
-import peewee
 import pymysql
 import pytest
-from serving import ROOT, free_port, wait_until
+from serving import PROGRAMS, ROOT, free_port, wait_until
 
 import config
 from database import connection, db
 from engines import ENGINES
-from models import MODELS, Account, as_objects, public_columns, timestamp
+from models import MODELS, Account, as_objects, timestamp
 from validators import identifier
 
-# When the rows of each ``fill`` begin, in nanoseconds: in the past, 1,000 seconds apart.
+# When the rows of each ``fill`` begin, in nanoseconds: 1,000 seconds apart.
 STARTS = itertools.count(1_700_000_000_000_000_000, 10**12)
 
 
@@ -41,23 +41,23 @@ def name_of(url):
 
 @contextmanager
 def driver(url):
-    """A cursor of the driver itself, without a transaction, and its mark of a parameter."""
+    """A cursor without a transaction, and what marks a parameter there."""
     if is_sqlite(url):
-        with closing(sqlite3.connect(name_of(url), isolation_level=None)) as client:
-            yield client.cursor(), "?"
+        client = sqlite3.connect(name_of(url), isolation_level=None)
+        mark = "?"
     else:
         parts = urlsplit(url)
-        options = {
-            "host": parts.hostname,
-            "port": parts.port or 3306,
-            "database": name_of(url),
-        }
-        options |= {
-            "user": unquote(parts.username),
-            "password": unquote(parts.password or ""),
-        }
-        with pymysql.connect(**options, autocommit=True) as client:
-            yield client.cursor(), "%s"
+        mark = "%s"
+        client = pymysql.connect(
+            host=parts.hostname,
+            port=parts.port or 3306,
+            user=unquote(parts.username),
+            password=unquote(parts.password or ""),
+            database=name_of(url),
+            autocommit=True,
+        )
+    with closing(client):
+        yield client.cursor(), mark
 
 
 def execute(url, sql, *values):
@@ -73,7 +73,7 @@ on_mysql_server = partial(execute, SERVER)
 
 @contextmanager
 def server_set_to(name, value):
-    """The server with a global variable of that value, which new connections have too."""
+    """The server with another value of a global variable, also in new connections."""
     ((before,),) = on_mysql_server(f"SELECT @@GLOBAL.{name}")
     on_mysql_server(f"SET GLOBAL {name} = %s", value)
     try:
@@ -100,9 +100,6 @@ def new_database(kind, folder):
             on_mysql_server(f"DROP DATABASE {name}")
 
 
-mysql_database = partial(new_database, "mysql", None)
-
-
 def engine_at(url):
     url = config.parse_database_url(url)
     return ENGINES[url.engine](url)
@@ -118,45 +115,54 @@ def database_at(url):
 
 
 def fill(model, appid, count, *, accountid=None, step=300_000):
-    """Store rows, three or four to a millisecond; returns them as listed, newest first."""
-    moments = itertools.islice(itertools.count(next(STARTS), step), count)
-    rows = [
-        new_row(model, each, appid, accountid or identifier("acct")) for each in moments
-    ]
-    values = [tuple(row.values()) for row in rows]
+    """Store rows, three or four to a millisecond; return them as listed."""
+    start = next(STARTS)
+    rows, listed = [], []
+    for moment in range(start, start + count * step, step):
+        account = accountid or identifier("acct")
+        row = new_row(model, moment, appid, account)
+        rows.append(tuple(row.values()))
+        shown = [row[field] for field in row if field.name != "tokenHash"]
+        listed.insert(0, shown)
+    insert, _ = model.insert(row).sql()
     with connection(), db.atomic():
-        db.cursor().executemany(model.insert(rows[0]).sql()[0], values)
-    columns = [model._meta.fields[name] for name in public_columns(model)]
-    return as_objects(
-        model, [[row[column] for column in columns] for row in reversed(rows)]
-    )
+        db.cursor().executemany(insert, rows)
+    return as_objects(model, listed)
 
 
 def new_row(model, moment, appid, accountid):
     """A row of each column and its value, in the order of the columns."""
-    made, fields = timestamp(moment), model._meta.sorted_fields
-    values = {"tokenHash": token_hex(32), "csrfToken": token_hex(32), "duration": 60}
-    values |= {"expiresAt": made, "lastVerifiedAt": made, "endedAt": None}
-    texts = [each.name for each in fields if type(each) is peewee.TextField]
-    values |= {name: f"{name} {moment} é\U0001f600" for name in texts}
-    values |= {"id": moment, model.PUBLIC_ID: identifier(model.PREFIX)}
-    values |= {
+    made = timestamp(moment)
+    values = {
+        "id": moment,
+        model.PUBLIC_ID: identifier(model.PREFIX),
         "appid": appid,
         "accountid": accountid,
+        "tokenHash": token_hex(32),
+        "csrfToken": token_hex(32),
+        "duration": 60,
+        "expiresAt": made,
+        "lastVerifiedAt": made,
+        "endedAt": None,
         "createdAt": made,
         "updatedAt": made,
     }
-    return {field: values[field.name] for field in fields}
+    row = {}
+    for field in model._meta.sorted_fields:
+        text = f"{field.name} {moment} é\U0001f600"
+        row[field] = values.get(field.name, text)
+    return row
 
 
 def store(url, model, rows):
     """Store rows, each a dictionary of all columns."""
     names = model._meta.sorted_field_names
+    values = [tuple(row[name] for name in names) for row in rows]
     with driver(url) as (cursor, mark):
         marks = ", ".join([mark] * len(names))
         insert = f"INSERT INTO {model.TABLE} ({', '.join(names)}) VALUES ({marks})"
         cursor.execute("BEGIN")
-        cursor.executemany(insert, [tuple(row[name] for name in names) for row in rows])
+        cursor.executemany(insert, values)
         cursor.execute("COMMIT")
 
 
@@ -165,10 +171,10 @@ def stored(url):
     found = {}
     for model in MODELS:
         names = model._meta.sorted_field_names
-        rows = execute(
-            url, f"SELECT {', '.join(names)} FROM {model.TABLE} ORDER BY {names[0]}"
-        )
-        found[model.TABLE] = [dict(zip(names, row, strict=True)) for row in rows]
+        select = f"SELECT {', '.join(names)} FROM {model.TABLE} ORDER BY {names[0]}"
+        found[model.TABLE] = []
+        for row in execute(url, select):
+            found[model.TABLE].append(dict(zip(names, row, strict=True)))
     return found
 
 
@@ -179,71 +185,60 @@ def default_profiles():
 def schema(url):
     """The tables and the indexes beside their keys."""
     engine = engine_at(url)
+    found = []
     with connection(engine):
-        tables, found = sorted(engine.get_tables()), []
+        tables = sorted(engine.get_tables())
         for table in tables:
-            indexes = {
-                (table, *each.columns, each.unique)
-                for each in engine.get_indexes(table)
-            }
-            found += indexes - {(table, *engine.get_primary_keys(table), True)}
+            key = (*engine.get_primary_keys(table), True)
+            for index in engine.get_indexes(table):
+                columns = (*index.columns, index.unique)
+                if columns != key:
+                    found.append((table, *columns))
     engine.close()
     return tables, sorted(found)
 
 
-LISTED = [("appid", "accountid", "id", False), ("appid", "id", False)]
-UNIQUE = {"profile": [("profileid",)], "session": [("sessionid",), ("tokenHash",)]}
 SCHEMA = (
-    ["account", *UNIQUE],
+    ["account", "profile", "session"],
     [
-        (t, *index)
-        for t in UNIQUE
-        for index in LISTED + [(*names, True) for names in UNIQUE[t]]
+        ("profile", "appid", "accountid", "id", False),
+        ("profile", "appid", "id", False),
+        ("profile", "profileid", True),
+        ("session", "appid", "accountid", "id", False),
+        ("session", "appid", "id", False),
+        ("session", "sessionid", True),
+        ("session", "tokenHash", True),
     ],
 )
 
-FIRST_STARTS = """
-import os, sys
-from app import create_app
-for line in sys.stdin:
-    start, go = os.pipe()
-    for url in line.split():
-        if not os.fork():
-            os.close(go)
-            os.read(start, 1)  # until the other end is closed
-            create_app({"DATABASE_URL": url})
-            os._exit(0)
-    os.close(go)
-    print(*(os.wait()[1] for url in line.split()))
-"""
-
 
 def first_starts(rounds):
-    """Start the service on all databases of a round at once, each in a process; then the next."""
-    options = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": 120}
-    words, lines = (
-        [sys.executable, "-c", FIRST_STARTS],
-        "\n".join(map(" ".join, rounds)),
+    """Start the service on all databases of a round at once; then the next round."""
+    done = subprocess.run(
+        [sys.executable, PROGRAMS / "first_starts.py"],
+        input="\n".join(" ".join(urls) for urls in rounds),
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
-    done = subprocess.run(words, input=lines, **options)
     assert done.stderr == ""  # where an unavailable database would be logged
     assert set(done.stdout.split()) == {"0"}
 
 
 def connections(url):
-    """The connections to the database: on MySQL of any process, on SQLite of this one."""
+    """The connections: on MySQL those of any process, on SQLite those of this one."""
     if is_sqlite(url):
-        log = os.path.realpath(name_of(url)) + "-wal"  # a descriptor each
-        with os.scandir("/proc/self/fd") as files:
-            return {
-                int(file.name) for file in files if os.path.realpath(file.path) == log
-            }
+        log = Path(f"{name_of(url)}-wal").resolve()  # each has a descriptor of it
+        descriptors = Path("/proc/self/fd").iterdir()
+        return {int(each.name) for each in descriptors if each.resolve() == log}
     select = "SELECT id FROM information_schema.processlist WHERE db = %s"
-    return {row[0] for row in on_mysql_server(select, name_of(url))}
+    rows = on_mysql_server(select, name_of(url))
+    return {number for (number,) in rows}
 
 
 def cut_connections(url):
-    """KILL every connection to a MySQL database; returns how many, once they are gone."""
+    """KILL every connection to a MySQL database; return how many there were."""
     found = connections(url)
     for number in found:
         on_mysql_server("KILL %s", number)
@@ -255,9 +250,12 @@ def cut_connections(url):
 def locked(url):
     """The database while another client holds what every write needs."""
     with driver(url) as (cursor, _):
-        cursor.execute("BEGIN EXCLUSIVE" if is_sqlite(url) else "BEGIN")
-        for table in () if is_sqlite(url) else ("account", "profile"):
-            cursor.execute(f"SELECT * FROM {table} FOR UPDATE")
+        if is_sqlite(url):
+            cursor.execute("BEGIN EXCLUSIVE")
+        else:
+            cursor.execute("BEGIN")
+            cursor.execute("SELECT * FROM account FOR UPDATE")
+            cursor.execute("SELECT * FROM profile FOR UPDATE")
         yield
         cursor.execute("ROLLBACK")
 
@@ -266,26 +264,6 @@ def wait_until_one_waits():
     """Wait until a transaction on the MySQL server waits for a lock of another one."""
     sql = "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'"
     wait_until(lambda: on_mysql_server(sql)[0][1] != "0")
-
-
-PROXY = """
-import select, socket, sys, threading
-
-def carry(near):
-    servers.append(servers.pop(0))
-    try:
-        far = socket.create_connection(servers[0].split(":"))
-    except OSError:
-        return carry(near)
-    others = {near: far, far: near}
-    while True:
-        for source in select.select(others, [], [])[0]:
-            others[source].sendall(source.recv(65_536) or sys.exit())
-
-listener, servers = socket.create_server(("127.0.0.1", int(sys.argv[1])), backlog=64), sys.argv[2:]
-while True:
-    threading.Thread(target=carry, args=[listener.accept()[0]]).start()
-"""
 
 
 class Proxy:
@@ -298,12 +276,15 @@ class Proxy:
 
     def __enter__(self):
         """Listen, and carry bytes both ways."""
-        words = [sys.executable, "-c", PROXY, str(self.port), *self.servers]
-        self.process = subprocess.Popen(words, stderr=subprocess.DEVNULL)
-        wait_until(
-            lambda: socket.create_connection(("127.0.0.1", self.port)).close() or True
-        )
+        command = [sys.executable, PROGRAMS / "proxy.py", str(self.port)]
+        command += self.servers
+        self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        wait_until(self.listens)
         return self
+
+    def listens(self):
+        with socket.create_connection(("127.0.0.1", self.port)):
+            return True
 
     def __exit__(self, *error):
         """Cut every connection and refuse new ones."""

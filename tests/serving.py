@@ -1,4 +1,4 @@
-"""The service as its users meet it: in this process or served by gunicorn, and signed in to it."""
+"""The service as its users meet it: in this process or served by gunicorn."""
 
 import json
 import os
@@ -10,21 +10,21 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import cached_property, partialmethod
 from http.client import HTTPConnection
 from pathlib import Path
 from secrets import token_hex
 from threading import Event
 
-from flask import Flask, Response
-from werkzeug.test import EnvironBuilder
+from werkzeug.test import EnvironBuilder, TestResponse
 
 from database import connection
 from models import Account
 from validators import CATALOGUE
 
 ROOT = Path(__file__).parent.parent
+PROGRAMS = ROOT / "tests" / "programs"
 ALL_FIELDS = ",".join(CATALOGUE)
 UPDATE = "/api/user/update-profile"
 CREATE = "/api/user/create-profile"
@@ -34,16 +34,17 @@ FORM = "application/x-www-form-urlencoded"
 
 
 class Person:
-    """An account with a session, made by the commands of an app or of a Served one; its client."""
+    """An account with a session, and its client, of an app or of a Served one."""
 
     def __init__(self, service, *, administrator=False, appid=None):
         options = ["--administrator"] if administrator else []
-        options += ["--appid", appid] if appid else []
+        if appid:
+            options += ["--appid", appid]
         account = run(service, "create-account", *options)
-        self.accountid, self.appid = account["accountid"], account["appid"]
-        self.session = run(
-            service, "create-session", self.accountid, "--duration", "3600"
-        )
+        self.accountid = account["accountid"]
+        self.appid = account["appid"]
+        duration = ["--duration", "3600"]
+        self.session = run(service, "create-session", self.accountid, *duration)
         self.token = self.session["token"]
         self.headers = {"Authorization": f"Bearer {self.token}", "X-Appid": self.appid}
         self.client = service.test_client()
@@ -54,8 +55,9 @@ class Person:
         with connection():
             return Account.get_by_id(self.accountid)
 
-    def send(self, method, path, **options):
-        return self.client.open(path, method=method, headers=self.headers, **options)
+    def send(self, method, path, headers=(), **options):
+        headers = self.headers | dict(headers)
+        return self.client.open(path, method=method, headers=headers, **options)
 
     def get(self, path):
         return self.send("GET", path)
@@ -65,9 +67,8 @@ class Person:
         return self.send("POST", path, data=data, **options)
 
     def update(self, profileid, data=None, **options):
-        return self.send(
-            "PATCH", f"{UPDATE}?profileid={profileid}", data=data, **options
-        )
+        path = f"{UPDATE}?profileid={profileid}"
+        return self.send("PATCH", path, data=data, **options)
 
     def profiles(self):
         response = self.get(f"{PROFILES}?all=true")
@@ -76,13 +77,16 @@ class Person:
 
 
 def named(name, **more):
-    """A body of the two fields configured by default, both of which contain the name."""
+    """A body of the two fields configured by default, both with the name."""
     return {"full-name": name, "contact-email": f"{name}@example.com", **more}
 
 
 def walk(person, path):
-    """The pages of a listing, each as long as it takes to follow the link to the next."""
+    """The pages of a listing, from link to link."""
+    visited = set()
     while path:
+        assert path not in visited, f"{path} was there before"
+        visited.add(path)
         response = person.get(path)
         assert response.status_code == 200, response.text
         yield response.json
@@ -109,67 +113,69 @@ def assert_error(response, status, code):
 
 
 def assert_unavailable(*responses, within=None):
-    """The error of a database that is away, which says when to try again, in so many seconds."""
+    """The database is away; each answer says when to try again, and came in time."""
     for response in responses:
         assert_error(response, 503, "database-unavailable")
         assert re.fullmatch("[0-9]+", response.headers["Retry-After"])
         assert within is None or response.seconds < within
 
 
-class TimedResponse(Response):
-    text = property(lambda self: self.get_data(as_text=True))
-
-
 class HTTPClient:
-    """Sends each request over a connection of its own, as Flask's test client; times it."""
+    """Used as Flask's test client. Each request has a connection of its own."""
 
-    def __init__(self, port, seconds=40):
-        self.port, self.seconds = port, seconds
+    def __init__(self, port, timeout=40):
+        self.port = port
+        self.timeout = timeout
 
     def open(self, path, **options):
+        """The response, and in its ``seconds`` how long it took."""
+        with closing(EnvironBuilder(path, **options)) as builder:
+            request = builder.get_request()
+            body = request.get_data()
         began = time.monotonic()
-        builder = EnvironBuilder(path, **options)
-        request = builder.get_request()
-        with closing(
-            HTTPConnection("127.0.0.1", self.port, timeout=self.seconds)
-        ) as wire:
-            wire.request(
-                request.method, path, request.get_data(), dict(request.headers)
-            )
+        wire = HTTPConnection("127.0.0.1", self.port, timeout=self.timeout)
+        with closing(wire):
+            wire.request(request.method, path, body, dict(request.headers))
             answer = wire.getresponse()
-            response = TimedResponse(answer.read(), answer.status, answer.getheaders())
+            text = answer.read()
+        status = str(answer.status)
+        response = TestResponse([text], status, answer.getheaders(), request)
         response.seconds = time.monotonic() - began
-        builder.close()
         return response
 
     get = partialmethod(open, method="GET")
 
 
-class Served(AbstractContextManager):
-    """The service in a process group of its own, which the end of a ``with`` block kills."""
+class Served:
+    """The service in a process group; the end of a ``with`` block kills it."""
 
     def __init__(self, folder, database_url, **settings):
-        self.port, self.log_file = free_port(), folder / f"{token_hex(4)}.log"
+        self.port = free_port()
+        self.log_file = folder / f"{token_hex(4)}.log"
         self.command = procfile("web")
-        own = {
+        self.environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "DATABASE_URL": database_url,
             "PORT": str(self.port),
             "WEB_CONCURRENCY": "2",
+            **settings,
         }
-        own["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        self.environment = {**os.environ, **own, **settings}
 
-    def start(self, *command, **options):
+    def start(self, *command, cwd=ROOT):
         """Run the Procfile's line, or another command; the log is what they write."""
-        options = {
-            "env": self.environment,
-            "cwd": ROOT,
-            "start_new_session": True,
-            **options,
-        }
         with self.log_file.open("ab") as log:
-            options = {"stdout": log, "stderr": log, **options}
-            self.process = subprocess.Popen(command or self.command, **options)
+            self.process = subprocess.Popen(
+                command or self.command,
+                cwd=cwd,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        return self
+
+    def __enter__(self):
         return self
 
     def __exit__(self, *error):
@@ -185,53 +191,59 @@ class Served(AbstractContextManager):
         """Wait until /health gets a response of any kind, and return it."""
 
         def health():
-            assert self.process.poll() is None, self.log()
+            assert self.process.poll() is None, "the service has ended"
             return self.get("/health")
 
-        return wait_until(health)
+        return wait_until(health, log=self.log_file)
 
     def log(self):
         return self.log_file.read_text()
+
+    def stop(self):
+        """End the service as its platform does, and wait for its end."""
+        self.process.terminate()
+        assert self.process.wait(60) == 0
 
     def kill(self, sign=signal.SIGKILL):
         """Send every process of the service the signal, and wait for their end."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, sign)
         self.process.wait(60)
-        wait_until(
-            lambda: socket.create_server(("127.0.0.1", self.port)).close() or True
-        )
+        wait_until(self.port_is_free, log=self.log_file)
+
+    def port_is_free(self):
+        with socket.create_server(("127.0.0.1", self.port)):
+            return True
 
     def flask(self, *words):
         """A flask command, run to its end with the service's environment."""
-        options = {
-            "env": self.environment,
-            "cwd": ROOT,
-            "capture_output": True,
-            "text": True,
-        }
-        return subprocess.run([sys.executable, "-m", "flask", *words], **options)
+        return subprocess.run(
+            [sys.executable, "-m", "flask", *words],
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+        )
 
 
 def run(service, *words):
-    """The object that a flask command of the service prints, on the only line of its output."""
-    if isinstance(service, Flask):
-        with (
-            service.app_context()
-        ):  # a command would use that of another app, were one pushed
-            done = service.test_cli_runner().invoke(args=words)
-        assert done.exit_code == 0, done.output
-    else:
+    """The object that a flask command prints on the only line of its output."""
+    if isinstance(service, Served):
         done = service.flask(*words)
         assert done.returncode == 0, done.stderr
+    else:
+        with service.app_context():  # of this app, if that of another one is pushed
+            done = service.test_cli_runner().invoke(args=words)
+        assert done.exit_code == 0, done.output
     (line,) = done.stdout.splitlines()
     return json.loads(line)
 
 
-def procfile(process):
+def procfile(process, root=ROOT):
     """The command of a process in the Procfile."""
-    lines = (ROOT / "Procfile").read_text().splitlines()
-    return shlex.split(dict(line.split(": ", 1) for line in lines)[process])
+    text = (root / "Procfile").read_text()
+    command = re.search(f"^{process}: (.+)$", text, re.MULTILINE)
+    return shlex.split(command[1])
 
 
 def free_port():
@@ -240,24 +252,26 @@ def free_port():
 
 
 def exchange(service, text, path=None):
-    """What the port, or the Unix socket of a path, sends back for exactly these bytes."""
+    """What the port, or a Unix socket's path, sends back for exactly these bytes."""
     with socket.socket(socket.AF_UNIX if path else socket.AF_INET) as wire:
         wire.settimeout(40)
         wire.connect(path or ("127.0.0.1", service.port))
         wire.sendall(text)
         wire.shutdown(socket.SHUT_WR)
-        return b"".join(iter(lambda: wire.recv(65_536), b""))
+        with wire.makefile("rb") as answer:
+            return answer.read()
 
 
 def at_once(*calls):
     """What the calls return, each made in a thread of its own at the same time."""
     with ThreadPoolExecutor(len(calls)) as pool:
-        return [future.result() for future in [pool.submit(call) for call in calls]]
+        futures = [pool.submit(call) for call in calls]
+    return [future.result() for future in futures]
 
 
 @contextmanager
 def repeating(*calls):
-    """Each call is made again and again, in a thread of its own, until the end of the block."""
+    """Each call is made again and again, in a thread each, until the block ends."""
     ended = Event()
 
     def repeat(call):
@@ -270,15 +284,24 @@ def repeating(*calls):
             yield
         finally:
             ended.set()
-    assert [thread.result() for thread in threads]
+            for thread in threads:
+                thread.result()
 
 
-def wait_until(condition, seconds=40):
-    """What the condition returns once that is true; OSError counts as not yet."""
+def wait_until(condition, seconds=40, *, log=None):
+    """What the condition returns once that is true; OSError counts as not yet.
+
+    A failure shows the end of the log, which is a path.
+    """
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        with suppress(OSError):
-            if found := condition():
-                return found
-        time.sleep(0.02)
-    raise AssertionError("waited in vain")
+    try:
+        while time.monotonic() < deadline:
+            with suppress(OSError):
+                if found := condition():
+                    return found
+            time.sleep(0.02)
+        raise AssertionError(f"waited {seconds} seconds in vain")
+    except AssertionError as error:
+        if log:
+            error.add_note(f"The end of its log:\n{log.read_text()[-2_000:]}")
+        raise

@@ -9,10 +9,9 @@ from functools import partial
 from secrets import token_hex
 
 import pytest
-from cluster import Member, galera, missing
+from cluster import Node, galera, missing
 from databases import SCHEMA, Proxy, first_starts, schema
 from serving import (
-    SESSIONS,
     Person,
     assert_unavailable,
     at_once,
@@ -29,19 +28,34 @@ FIELDS = ("phone", "occupation", "location")
 
 @pytest.fixture(scope="module", params=["galera", "group"])
 def cluster(request):
-    """A Galera cluster of MariaDB, or a group of MySQL; its nodes."""
+    """The nodes of a Galera cluster of MariaDB, or of a group of MySQL."""
     if request.param == "group":
         urls = os.environ.get("TEST_GROUP_URLS", "").split()
         if len(urls) != 3:
-            pytest.skip(
-                "set TEST_GROUP_URLS to the three mysql:// URLs of a group's members"
-            )
-        yield [Member(url) for url in urls]
+            pytest.skip("set TEST_GROUP_URLS to the mysql:// URLs of a group's members")
+        yield [Node("group", url) for url in urls]
     elif missing():
         pytest.skip(f"a Galera cluster needs {', '.join(missing())}")
     else:
         with galera() as nodes:
             yield nodes
+
+
+def synchronize(cluster):
+    """Wait until every node has what the others have committed, and serves."""
+    for node in cluster:
+        node.synced("SELECT 1")
+        assert node.is_ready()
+
+
+@contextmanager
+def new_databases(cluster, number):
+    """The names of that many databases, which every node has."""
+    names = [f"test_profiles_{token_hex(4)}" for _ in range(number)]
+    cluster[0].execute(*[f"CREATE DATABASE {name}" for name in names])
+    synchronize(cluster)
+    yield names
+    cluster[0].execute(*[f"DROP DATABASE {name}" for name in names])
 
 
 @pytest.fixture
@@ -51,38 +65,22 @@ def database(cluster):
         yield name
 
 
-@contextmanager
-def new_databases(cluster, number):
-    """The names of that many databases, which every node has."""
-    names = [f"test_profiles_{token_hex(4)}" for _ in range(number)]
-    for name in names:
-        cluster[0].execute(f"CREATE DATABASE {name}")
-    for node in cluster:
-        node.synced("SELECT 1")
-    yield names
-    for name in names:
-        cluster[0].execute(f"DROP DATABASE {name}")
-
-
 @pytest.fixture
-def services(cluster, database, serve):
-    """The service on each node, each with a field of its own, and with the tables made."""
-    settings = [
-        {"WEB_CONCURRENCY": "1", "USER_PROFILE_FIELDS": field} for field in FIELDS
-    ]
-    return [
-        serve(node.url(database), **own)
-        for node, own in zip(cluster, settings, strict=True)
-    ]
+def people(cluster, database, serve):
+    """An administrator as a client of three services.
 
-
-def through_each(services):
-    """The same administrator as a client of each service."""
+    Each service has a node of its own and a field of its own.
+    """
+    services = []
+    for node, field in zip(cluster, FIELDS, strict=True):
+        settings = {"WEB_CONCURRENCY": "1", "USER_PROFILE_FIELDS": field}
+        services.append(serve(node.url(database), **settings))
     person = Person(services[0], administrator=True)
-    people = [copy(person) for _ in services]
-    for each, service in zip(people, services, strict=True):
-        each.client = service.test_client()
-        wait_until(lambda each=each: each.get(SESSIONS).status_code == 200)
+    people = []
+    for service in services:
+        people.append(copy(person))
+        people[-1].client = service.test_client()
+    synchronize(cluster)
     return people
 
 
@@ -91,11 +89,12 @@ def body(text):
 
 
 def on_each(cluster, database, sql):
-    """The rows of a statement, which are the same on all nodes, and all of them serve."""
-    first, *others = [node.synced(sql, database) for node in cluster]
-    assert [other == first for other in others] == [True, True]
-    assert [node.is_ready() for node in cluster] == [True] * 3
-    return first
+    """The rows of a statement, the same on all nodes, all of which serve."""
+    synchronize(cluster)
+    rows = cluster[0].synced(sql, database)
+    for node in cluster:
+        assert node.synced(sql, database) == rows
+    return rows
 
 
 def assert_equal(cluster, database):
@@ -104,36 +103,31 @@ def assert_equal(cluster, database):
         on_each(cluster, database, f"SELECT * FROM {table} ORDER BY 1")
 
 
-def test_writes_through_three_nodes_conflict_unnoticed(cluster, database, services):
-    people = through_each(services)
-    profileid = people[0].create(body("first")).json["profileid"]
-    for person in people:
-        wait_until(
-            lambda each=person: each.update(profileid, body("")).status_code == 400
-        )
+def test_writes_through_three_nodes_conflict_unnoticed(cluster, database, people):
+    first = people[0].create(body("first")).json
+    profileid = first["profileid"]
+    synchronize(cluster)
 
     def write(person, writer):
-        """Update the one profile, and create others, each the default one of the one account."""
+        """Update the one profile; create others, each of them the default."""
         created = []
         for number in range(WRITES):
             updated = person.update(profileid, body(f"{writer}.{number}"))
+            assert updated.status_code == 200
             made = person.create(body("x") | {"default": "true"})
-            assert (updated.status_code, made.status_code) == (200, 201)
+            assert made.status_code == 201
             created.append(made.json["profileid"])
         return created
 
-    calls = [partial(write, person, writer) for writer, person in enumerate(people * 2)]
-    created = sum(at_once(*calls), [])
-    profiles = on_each(
-        cluster, database, f"SELECT profileid, {', '.join(FIELDS)} FROM profile"
-    )
-    found = {id: texts for id, *texts in profiles}
-    assert found.keys() == {profileid, *created}
-    last = [
-        {f"{writer}.{WRITES - 1}" for writer in (node, node + 3)} for node in range(3)
-    ]
-    texts = zip(found[profileid], last, strict=True)
-    assert all(text in either for text, either in texts), found[profileid]
+    writers = [partial(write, people[number % 3], number) for number in range(6)]
+    created = sum(at_once(*writers), [])
+    columns = ", ".join(FIELDS)
+    rows = on_each(cluster, database, f"SELECT profileid, {columns} FROM profile")
+    texts = {id: texts for id, *texts in rows}
+    assert texts.keys() == {profileid, *created}
+    last = WRITES - 1
+    for node, text in enumerate(texts[profileid]):
+        assert text in (f"{node}.{last}", f"{node + 3}.{last}")
     ((default,),) = on_each(cluster, database, "SELECT profileid FROM account")
     assert default in created
     assert_equal(cluster, database)
@@ -141,51 +135,48 @@ def test_writes_through_three_nodes_conflict_unnoticed(cluster, database, servic
 
 def test_first_starts_at_once_through_every_node(cluster):
     with new_databases(cluster, ROUNDS) as names:
-        first_starts([[node.url(name) for node in cluster * 4] for name in names])
-        for node in cluster:
-            node.synced("SELECT 1")
-            assert node.is_ready()
-            assert [schema(node.url(name)) for name in names] == [SCHEMA] * ROUNDS
-
-
-@pytest.fixture
-def entrance(cluster):
-    """A proxy that leads to every node."""
-    with Proxy(*[node.url("") for node in cluster]) as entrance:
-        yield entrance
-
-
-def write(person, acknowledged):
-    """Create and update a profile; each response is the success or the coded 503."""
-    response = person.create(named("first", default=random.choice(["true", "false"])))
-    if response.status_code == 201:
-        response = person.update(response.json["profileid"], named(token_hex(4)))
-    if response.status_code == 200:
-        acknowledged.append(response.json)
-    else:
-        assert_unavailable(response, within=15)
-        time.sleep(0.2)
+        rounds = []
+        for name in names:
+            rounds.append([node.url(name) for node in cluster * 4])
+        first_starts(rounds)
+        synchronize(cluster)
+        for url in sum(rounds, []):
+            assert schema(url) == SCHEMA
 
 
 @pytest.mark.parametrize("cluster", ["galera"], indirect=True)
-def test_a_node_killed_under_writes_loses_nothing(cluster, database, entrance, serve):
-    service = serve(entrance.url(cluster[0].url(database)))
-    people = at_once(*[partial(Person, service, administrator=True)] * 6)
+def test_a_node_killed_under_writes_loses_nothing(cluster, database, serve):
     acknowledged = []
+
+    def write(person):
+        """Create and update a profile; each response is a success or the 503."""
+        default = random.choice(["true", "false"])
+        response = person.create(named("first", default=default))
+        if response.status_code == 201:
+            profileid = response.json["profileid"]
+            response = person.update(profileid, named(token_hex(4)))
+        if response.status_code == 200:
+            acknowledged.append(response.json)
+        else:
+            assert_unavailable(response, within=15)
+            time.sleep(0.2)
 
     def wait_for_writes():
         enough = len(acknowledged) + 100
         wait_until(lambda: len(acknowledged) > enough)
 
-    with repeating(*(partial(write, person, acknowledged) for person in people)):
-        wait_for_writes()
-        cluster[0].kill()
-        wait_for_writes()
-        cluster[0].start(cluster)
-        wait_for_writes()
-    stored = {profile["profileid"]: profile for profile in people[0].profiles()}
-    assert [
-        stored.get(profile["profileid"]) for profile in acknowledged
-    ] == acknowledged
-    assert_equal(cluster, database)
-    assert "Traceback" not in service.log()
+    urls = [node.url(database) for node in cluster]
+    with Proxy(*urls) as entrance:
+        service = serve(entrance.url(urls[0]))
+        person = Person(service, administrator=True)
+        with repeating(*[partial(write, person)] * 6):
+            wait_for_writes()
+            cluster[0].kill()
+            wait_for_writes()
+            cluster[0].start()
+            wait_for_writes()
+        kept = person.profiles()
+        for profile in acknowledged:
+            assert profile in kept
+        assert_equal(cluster, database)
+        assert "Traceback" not in service.log()
