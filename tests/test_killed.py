@@ -1,4 +1,4 @@
-"""The service killed and stopped: nothing acknowledged is lost, nothing is cut short."""
+"""The service killed: nothing acknowledged is lost, nothing is cut short."""
 
 import shutil
 from contextlib import suppress
@@ -8,69 +8,69 @@ from pathlib import Path
 from secrets import token_hex
 
 import pytest
-from databases import connections, execute, is_sqlite, name_of
-from serving import Person, at_once, named, repeating, wait_until
-
-from models import Profile, as_objects, public_columns
+from databases import connections, is_sqlite, name_of, stored
+from serving import Person, named, repeating, wait_until
 
 pytestmark = pytest.mark.long
 
 
-def create(person, default, acknowledged):
-    """Create a profile, with or without ``default``, while the service comes and goes."""
-    with suppress(OSError, HTTPException):
-        response = person.create(
-            named(f"{person.accountid}.{token_hex(4)}", default=default)
-        )
-        assert response.status_code == 201, response.text
-        acknowledged.append(response.json)
-
-
-def stored(url, folder):
-    """What a dead service left behind: its profiles, newest first, and each account's default."""
-    if is_sqlite(
-        url
-    ):  # read from a copy, so that the service finds its files as they were left
-        path, copy = Path(name_of(url)), folder / token_hex(4)
-        copy.mkdir()
+def left_behind(url, folder):
+    """The rows of a dead service: each profile by its identifier, and the accounts."""
+    if is_sqlite(url):  # read from a copy, so that the service finds its own files
+        path = Path(name_of(url))
+        copies = folder / token_hex(4)
+        copies.mkdir()
         for file in path.parent.glob(f"{path.name}*"):
-            shutil.copy(file, copy)
-        url = f"sqlite:///{copy / path.name}"
-    names = ", ".join(public_columns(Profile))
-    rows = execute(url, f"SELECT {names} FROM profile ORDER BY id DESC")
-    return as_objects(Profile, rows), dict(
-        execute(url, "SELECT accountid, profileid FROM account")
-    )
-
-
-def assert_stored(url, folder, people, acknowledged):
-    """What was acknowledged is there, all is whole, and the defaults are the newest profiles."""
-    profiles, defaults = stored(url, folder)
-    assert len({each["profileid"] for each in profiles}) == len(profiles)
-    assert all(profile in profiles for profile in acknowledged)
-    newest = dict.fromkeys(defaults)
-    for profile in reversed(profiles):
-        assert profile["contactEmail"] == f"{profile['fullName']}@example.com"
-        assert profile["fullName"].startswith(profile["accountid"])
-        newest[profile["accountid"]] = profile["profileid"]
-    newest |= dict.fromkeys(person.accountid for person in people[::2])
-    assert defaults == newest
-    return profiles
+            shutil.copy(file, copies)
+        url = f"sqlite:///{copies / path.name}"
+    tables = stored(url)
+    profiles = {row["profileid"]: row for row in tables["profile"]}
+    assert len(profiles) == len(tables["profile"])
+    return profiles, tables["account"]
 
 
 def test_killed_three_times_it_keeps_what_it_acknowledged(
     empty_database_url, serve, tmp_path
 ):
     service = serve(empty_database_url)
-    people = at_once(*[partial(Person, service, administrator=True)] * 4)
-    for number in range(1, 4):
-        acknowledged = people[0].profiles()[::-1]
-        defaults = zip(people, ["false", "true"] * 2, strict=True)
-        with repeating(*(partial(create, *each, acknowledged) for each in defaults)):
-            wait_until(lambda: len(acknowledged) > 60 * number)  # noqa: B023
+    people = [Person(service, administrator=True) for _ in range(4)]
+    with_default = [person.accountid for person in people[2:]]
+    acknowledged = []
+
+    def create(person):
+        """Create a profile while the service comes and goes."""
+        name = f"{person.accountid}.{token_hex(4)}"
+        default = str(person.accountid in with_default).lower()
+        with suppress(OSError, HTTPException):
+            response = person.create(named(name, default=default))
+            assert response.status_code == 201, response.text
+            acknowledged.append(response.json)
+
+    for _ in range(3):
+        enough = len(acknowledged) + 60
+        with repeating(*[partial(create, person) for person in people]):
+            wait_until(lambda: len(acknowledged) > enough)  # noqa: B023
             service.kill()
         wait_until(lambda: not connections(empty_database_url))
-        found = assert_stored(empty_database_url, tmp_path, people, acknowledged)
+
+        profiles, accounts = left_behind(empty_database_url, tmp_path)
+        newest = {}
+        for profile in profiles.values():  # the oldest one comes first
+            assert profile["contactEmail"] == f"{profile['fullName']}@example.com"
+            assert profile["fullName"].startswith(profile["accountid"])
+            if profile["accountid"] in with_default:
+                newest[profile["accountid"]] = profile["profileid"]
+        for account in accounts:
+            assert account["profileid"] == newest.get(account["accountid"])
+
         service.start()
         assert service.wait_until_up().status_code == 200
-        assert people[0].profiles() == found
+        found = people[0].profiles()
+        assert [profile["profileid"] for profile in found] == list(profiles)[::-1]
+        for profile in found:
+            row = profiles[profile["profileid"]]
+            del row["id"]
+            assert row.items() <= profile.items()
+        for profile in acknowledged:
+            assert profile in found
+        acknowledged[:] = found

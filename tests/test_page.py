@@ -1,8 +1,8 @@
-"""The page of the description, in a real browser: what it offers is accepted as it stands."""
+"""The page of the description, in a real browser: what it offers is accepted."""
 
 import json
 import shutil
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from threading import Thread
 
 import pytest
@@ -14,19 +14,35 @@ from werkzeug.serving import make_server
 pytestmark = pytest.mark.long
 ONLY_CI = "pip install -r tests/requirements.txt to run it"
 webdriver = pytest.importorskip("selenium.webdriver", reason=ONLY_CI)
-Wait = pytest.importorskip(
-    "selenium.webdriver.support.wait", reason=ONLY_CI
-).WebDriverWait
+wait = pytest.importorskip("selenium.webdriver.support.wait", reason=ONLY_CI)
 if not (shutil.which("chromium") and shutil.which("chromedriver")):
     pytest.skip(
         "apt-get install chromium chromium-driver to run it", allow_module_level=True
     )
 
 PREFIX = "/profiles-api"
-FLAGS = (
-    "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking "
-    "disable-component-update disable-sync disable-dev-shm-usage window-size=1200,2000"
-)
+FLAGS = """
+headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking
+disable-component-update disable-sync disable-dev-shm-usage
+"""
+
+
+@contextmanager
+def open_browser(folder, size, capabilities=()):
+    """A browser whose window is of a size such as 1200,2000."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    for name, value in capabilities:
+        options.set_capability(name, value)
+    for flag in (
+        *FLAGS.split(),
+        f"user-data-dir={folder}/browser",
+        f"window-size={size}",
+    ):
+        options.add_argument(f"--{flag}")
+    driver = webdriver.ChromeService(shutil.which("chromedriver"))
+    with webdriver.Chrome(options, driver) as browser:
+        yield browser
 
 
 def address(service):
@@ -36,10 +52,9 @@ def address(service):
 @contextmanager
 def router(service):
     """The URL of a router that serves the service under a prefix, which it strips."""
-    targets = {f"{PREFIX}/": {"target": address(service), "remove_prefix": True}}
-    with make_server(
-        "127.0.0.1", 0, ProxyMiddleware(NotFound(), targets), True
-    ) as server:
+    target = {"target": address(service), "remove_prefix": True}
+    proxy = ProxyMiddleware(NotFound(), {f"{PREFIX}/": target})
+    with make_server("127.0.0.1", 0, proxy, threaded=True) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.port}{PREFIX}"
@@ -51,16 +66,14 @@ class Page:
     """The page in a browser, and what one does there."""
 
     def __init__(self, browser, url):
-        self.browser, self.url = browser, url
+        self.browser = browser
         browser.get(f"{url}/")
         self.find(".opblock")
 
     def find(self, selector, within=None):
         """The element, once it is there."""
-        scope = within or self.browser
-        return Wait(scope, 20, 0.05).until(
-            lambda _: scope.find_element("css selector", selector)
-        )
+        waiting = wait.WebDriverWait(within or self.browser, 40, 0.05)
+        return waiting.until(lambda scope: scope.find_element("css selector", selector))
 
     def authorize(self, token):
         self.find(".btn.authorize").click()
@@ -77,7 +90,7 @@ class Page:
         return block
 
     def execute(self, tag, operation, **fill):
-        """The status and the value of the answer to what the page offers, with these filled in."""
+        """The answer to what the page offers, with these parameters: status, value."""
         block = self.open(tag, operation)
         for name, value in fill.items():
             field = self.find(f'tr[data-param-name="{name}"] input', block)
@@ -92,56 +105,67 @@ class Page:
 
     def requests(self):
         """The addresses on a network that the browser asked for."""
-        events = [
-            json.loads(each["message"]) for each in self.browser.get_log("performance")
-        ]
-        sent = [
-            each["message"]["params"].get("request", {}).get("url", "")
-            for each in events
-        ]
-        return {url for url in sent if url.startswith("http")}
+        urls = set()
+        for event in self.browser.get_log("performance"):
+            parameters = json.loads(event["message"])["message"]["params"]
+            urls.add(parameters.get("request", {}).get("url", ""))
+        return {url for url in urls if url.startswith("http")}
 
 
 @pytest.fixture
 def browser(tmp_path):
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which("chromium")
-    options.set_capability("goog:loggingPrefs", {"performance": "ALL"})
-    for flag in (*FLAGS.split(), f"user-data-dir={tmp_path}/browser"):
-        options.add_argument(f"--{flag}")
-    driver = webdriver.ChromeService(shutil.which("chromedriver"))
-    with webdriver.Chrome(options, driver) as browser:
+    logging = ("goog:loggingPrefs", {"performance": "ALL"})
+    with open_browser(tmp_path, "1200,2000", [logging]) as browser:
         yield browser
 
 
-@pytest.mark.parametrize("way", ["alone", "mounted", "behind a router"])
-def test_what_the_page_offers_is_accepted(browser, serve, tmp_path, way):
-    mounted = {"SCRIPT_NAME": PREFIX, "USER_PROFILE_FIELDS": ALL_FIELDS}
-    settings = mounted if way == "mounted" else {}
-    service = serve(f"sqlite:///{tmp_path}/p.db", **settings)
+@pytest.fixture(params=["alone", "mounted", "behind a router"])
+def way(request):
+    """How the page is reached."""
+    return request.param
+
+
+@pytest.fixture
+def service(way, serve, tmp_path):
+    settings = {}
+    if way == "mounted":
+        settings = {"SCRIPT_NAME": PREFIX, "USER_PROFILE_FIELDS": ALL_FIELDS}
+    return serve(f"sqlite:///{tmp_path}/p.db", **settings)
+
+
+@pytest.fixture
+def url(way, service):
+    if way == "behind a router":
+        with router(service) as url:
+            yield url
+    elif way == "mounted":
+        yield address(service) + PREFIX
+    else:
+        yield address(service)
+
+
+def test_what_the_page_offers_is_accepted(browser, service, url):
     person = Person(service, administrator=True)
-    own = nullcontext(address(service) + settings.get("SCRIPT_NAME", ""))
-    with router(service) if way == "behind a router" else own as url:
-        page = Page(browser, url)
-        assert page.execute("administrator", "listProfiles")[0] == 401
-        assert not browser.find_elements("css selector", ".topbar"), (
-            "to type another address in"
-        )
-        block = page.open("user", "createProfile")
-        assert (
-            json.loads(page.find(".body-param textarea", block).text)["default"]
-            is False
-        )
-        page.authorize(person.token)
-        status, made = page.execute("user", "createProfile", accountid=person.accountid)
-        assert (status, made["fullName"]) == (201, "Ada King")
-        status, updated = page.execute(
-            "user", "updateProfile", profileid=made["profileid"]
-        )
-        assert (status, updated["contactEmail"]) == (200, "ada@example.com")
-        assert page.execute("administrator", "listProfiles") == (200, [updated])
-        assert page.execute("administrator", "listSessions")[0] == 200
-        requests = page.requests()
-    assert f"{url}/openapi.json" in requests and all(
-        each.startswith(url) for each in requests
-    )
+    page = Page(browser, url)
+    status, _ = page.execute("administrator", "listProfiles")
+    assert status == 401
+    # Nobody can type another address in.
+    assert not browser.find_elements("css selector", ".topbar")
+    block = page.open("user", "createProfile")
+    body = json.loads(page.find(".body-param textarea", block).text)
+    assert body["default"] is False
+    page.authorize(person.token)
+    status, made = page.execute("user", "createProfile", accountid=person.accountid)
+    assert status == 201
+    assert made["fullName"] == "Ada King"
+    profileid = made["profileid"]
+    status, updated = page.execute("user", "updateProfile", profileid=profileid)
+    assert status == 200
+    assert updated["contactEmail"] == "ada@example.com"
+    assert page.execute("administrator", "listProfiles") == (200, [updated])
+    status, _ = page.execute("administrator", "listSessions")
+    assert status == 200
+    requests = page.requests()
+    assert f"{url}/openapi.json" in requests
+    for request in requests:
+        assert request.startswith(url)
