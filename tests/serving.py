@@ -37,14 +37,16 @@ class Person:
     """An account with a session, and its client, of an app or of a Served one."""
 
     def __init__(self, service, *, administrator=False, appid=None):
-        options = ["--administrator"] if administrator else []
+        command = ["create-account"]
+        if administrator:
+            command += ["--administrator"]
         if appid:
-            options += ["--appid", appid]
-        account = run(service, "create-account", *options)
+            command += ["--appid", appid]
+        account = run(service, *command)
         self.accountid = account["accountid"]
         self.appid = account["appid"]
-        duration = ["--duration", "3600"]
-        self.session = run(service, "create-session", self.accountid, *duration)
+        command = ["create-session", self.accountid, "--duration", "3600"]
+        self.session = run(service, *command)
         self.token = self.session["token"]
         self.headers = {"Authorization": f"Bearer {self.token}", "X-Appid": self.appid}
         self.client = service.test_client()
@@ -129,9 +131,8 @@ class HTTPClient:
 
     def open(self, path, **options):
         """The response, and in its ``seconds`` how long it took."""
-        with closing(EnvironBuilder(path, **options)) as builder:
-            request = builder.get_request()
-            body = request.get_data()
+        request = EnvironBuilder(path, **options).get_request()
+        body = request.get_data()
         began = time.monotonic()
         wire = HTTPConnection("127.0.0.1", self.port, timeout=self.timeout)
         with closing(wire):
