@@ -24,15 +24,16 @@ def connect():
 
 
 def carry(client):
-    server = connect()
-    other = {client: server, server: client}
-    while True:
-        readable, _, _ = select.select(other, [], [])
-        for source in readable:
-            data = source.recv(65_536)
-            if not data:
-                return
-            other[source].sendall(data)
+    """Carry bytes both ways until one side ends; then close both."""
+    with client, connect() as server:
+        other = {client: server, server: client}
+        while True:
+            readable, _, _ = select.select(other, [], [])
+            for source in readable:
+                data = source.recv(65_536)
+                if not data:
+                    return
+                other[source].sendall(data)
 
 
 with socket.create_server(("127.0.0.1", port), backlog=64) as listener:
