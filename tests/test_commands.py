@@ -20,196 +20,223 @@ from app import create_app
 from database import connection
 from models import Account, Session, timestamp
 
+DAY = 86_400 * 10**9  # nanoseconds
 
-def test_accounts(app, command):
-    account, person = command("create-account"), Person(app)
-    assert re.fullmatch("acct_[0-9a-f]{16}", account["accountid"])
+
+def moment_in(nanoseconds):
+    return timestamp(time.time_ns() + nanoseconds)
+
+
+def test_create_account(app, command):
+    account = command("create-account")
     names = "accountid object appid administrator profileid createdAt updatedAt"
-    expected = account["accountid"], "account", app.config["APPID"], False, None
     assert list(account) == names.split()
-    assert tuple(account.values()) == (
-        *expected,
-        account["createdAt"],
-        account["createdAt"],
-    )
-    changed = command("set-administrator", account["accountid"])
-    assert changed == account | {
-        "administrator": True,
-        "updatedAt": changed["updatedAt"],
+    assert re.fullmatch("acct_[0-9a-f]{16}", account["accountid"])
+    expected = {
+        "object": "account",
+        "appid": app.config["APPID"],
+        "administrator": False,
+        "profileid": None,
+        "updatedAt": account["createdAt"],
     }
+    assert account == account | expected
     assert command("create-account", "--appid", "a b") == "Error: invalid-appid"
-    for words, status in (([], 200), (["--off"], 403)):
-        changed = command("set-administrator", person.accountid, *words)
-        assert (changed["administrator"], person.get(SESSIONS).status_code) == (
-            not words,
-            status,
-        )
 
 
-def test_sessions(app, command):
-    person, other = (
-        Person(app, administrator=True, appid="Shop"),
-        Person(app, appid="Shop"),
-    )
+def test_set_administrator(command, user):
+    account = command("set-administrator", user.accountid)
+    assert account["administrator"] is True
+    assert user.get(SESSIONS).status_code == 200
+    changed = command("set-administrator", user.accountid, "--off")
+    expected = {"administrator": False, "updatedAt": changed["updatedAt"]}
+    assert changed == account | expected
+    assert user.get(SESSIONS).status_code == 403
 
-    def made(*words):
-        """A session that lasts as long as it says, whose token the person sends from now on."""
-        session = command("create-session", person.accountid, *words)
+
+def lifetime(session):
+    """How many seconds after its creation the session expires."""
+    begin = datetime.fromisoformat(session["createdAt"])
+    end = datetime.fromisoformat(session["expiresAt"])
+    return (end - begin).total_seconds()
+
+
+@pytest.fixture
+def person(app):
+    return Person(app, administrator=True, appid="Shop")
+
+
+@pytest.fixture
+def sign_in(command, person):
+    """Makes a session of the person, who sends its token from now on."""
+
+    def create_session(*options):
+        session = command("create-session", person.accountid, *options)
         person.headers["Authorization"] = f"Bearer {session['token']}"
-        begin, end = (
-            datetime.fromisoformat(session[each]) for each in ("createdAt", "expiresAt")
-        )
-        assert (end - begin).total_seconds() == session["duration"]
         return session
 
-    def status():
-        return person.get(SESSIONS).status_code
+    return create_session
 
-    session = made()
-    token, moment = session.pop("token"), session["createdAt"]
+
+def test_create_and_end_session(command, person, sign_in):
+    session = sign_in()
+    token = session.pop("token")
+    moment = session["createdAt"]
     assert re.fullmatch("sess_[0-9a-f]{16}", session["sessionid"])
-    assert re.fullmatch("[0-9a-f]{128}", session["csrfToken"] + token)
+    assert re.fullmatch("[0-9a-f]{64}", token)
+    assert re.fullmatch("[0-9a-f]{64}", session["csrfToken"])
     expected = {
         "object": "session",
         "appid": "Shop",
         "accountid": person.accountid,
         "ended": False,
+        "lastVerifiedAt": moment,
+        "updatedAt": moment,
+        "duration": 28_800,
     }
-    expected |= {"lastVerifiedAt": moment, "updatedAt": moment, "duration": 28_800}
     assert session == session | expected
+    assert lifetime(session) == 28_800
     with connection():
-        rows = Session.select().where(Session.sessionid == session["sessionid"]).dicts()
-        assert token not in str(list(rows))
+        assert token not in str(list(Session.select().dicts()))
     assert list(person.get(SESSIONS).json[0].items()) == list(session.items())
+
     ended = command("end-session", session["sessionid"])
     assert ended == session | {"ended": True, "updatedAt": ended["updatedAt"]}
-    assert status() == 401
+    assert person.get(SESSIONS).status_code == 401
     assert command("end-session", session["sessionid"]) == ended
     assert command("end-session", "sess_0123456789abcdef") == "Error: invalid-sessionid"
 
-    session = made("--duration", "1")
+
+def test_a_session_expires(person, sign_in):
+    session = sign_in("--duration", "1")
+    assert lifetime(session) == session["duration"] == 1
     with connection():  # as if the second were over
-        expired = Session.update(expiresAt=timestamp(time.time_ns()))
+        expired = Session.update(expiresAt=moment_in(0))
         expired.where(Session.sessionid == session["sessionid"]).execute()
-    assert status() == 401
-    made()
-    rows = {row["sessionid"]: row["ended"] for row in person.get(SESSIONS).json}
-    assert rows[session["sessionid"]] is True
+    assert person.get(SESSIONS).status_code == 401
+    sign_in()
+    ended = {row["sessionid"]: row["ended"] for row in person.get(SESSIONS).json}
+    assert ended[session["sessionid"]] is True
+
+
+def test_end_sessions(app, command, person, sign_in):
+    """Those of the account that are running."""
+    other = Person(app, appid="Shop")
+    command("end-session", sign_in()["sessionid"])
+    sign_in()
     for count in (2, 0):
-        assert command("end-sessions", person.accountid) == {
-            "object": "end",
-            "count": count,
-        }
-        assert status() == 401
+        ended = command("end-sessions", person.accountid)
+        assert ended == {"object": "end", "count": count}
+        assert person.get(SESSIONS).status_code == 401
     assert other.get(SESSIONS).status_code == 403
 
 
-def test_arguments_refused(app, command, user):
-    for number in ("-1", "x", "2147483648", "5.0", "", "1e3"):
-        for words in (
-            ["create-session", user.accountid, "--duration"],
-            ["purge-sessions", "--days"],
-        ):
-            assert command(*words, number).startswith(
-                f"Error: Invalid value for '{words[-1]}': "
-            )
+@pytest.mark.parametrize("number", ["-1", "x", "2147483648", "5.0", "", "1e3"])
+def test_numbers_refused(command, user, number):
+    line = command("create-session", user.accountid, "--duration", number)
+    assert line.startswith("Error: Invalid value for '--duration': ")
+    line = command("purge-sessions", "--days", number)
+    assert line.startswith("Error: Invalid value for '--days': ")
+
+
+def test_a_session_of_no_duration_is_refused(command, user):
     assert "--duration" in command("create-session", user.accountid, "--duration", "0")
-    for name in (
-        "set-administrator",
-        "end-sessions",
-        "create-session",
-        "delete-account",
-    ):
-        for accountid in ("x", "", "acct_0123456789abcdef", "ACCT_0123456789abcdef"):
-            assert command(name, accountid) == "Error: invalid-accountid"
-    for name, command in app.cli.commands.items():  # and each has its help
+
+
+@pytest.mark.parametrize(
+    "name", ["set-administrator", "end-sessions", "create-session", "delete-account"]
+)
+def test_accounts_that_are_unknown(command, name):
+    for accountid in ("x", "", "acct_0123456789abcdef", "ACCT_0123456789abcdef"):
+        assert command(name, accountid) == "Error: invalid-accountid"
+
+
+def test_help(app):
+    for name, command in app.cli.commands.items():
         assert command.help, name
-        assert all(
-            each.help for each in command.params if isinstance(each, click.Option)
-        ), name
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                assert parameter.help, name
 
 
 def test_list_administrators(app, command):
-    people = [Person(app, administrator=True) for _ in range(3)]
-    Person(app)
-    elsewhere = Person(app, administrator=True, appid=f"{people[0].appid}-2")
-    command("set-administrator", people[1].accountid, "--off")
-    first, third = command("list-administrators")["data"]
-    assert (first["accountid"], third["accountid"]) == (
-        people[0].accountid,
-        people[2].accountid,
-    )
-    found = command("list-administrators", "--appid", elsewhere.appid)
-    again = command("set-administrator", elsewhere.accountid)
-    assert found == {
-        "object": "accounts",
-        "data": [again | {"updatedAt": again["createdAt"]}],
+    first, second, third = [command("create-account", "--administrator") for _ in "123"]
+    command("create-account")
+    command("set-administrator", second["accountid"], "--off")
+    found = command("list-administrators")
+    assert found == {"object": "accounts", "data": [first, third]}
+    elsewhere = f"{first['appid']}-2"
+    account = command("create-account", "--administrator", "--appid", elsewhere)
+    found = command("list-administrators", "--appid", elsewhere)
+    assert found["data"] == [account]
+
+
+def find_accounts(app, *words):
+    accounts = run(app, "find-accounts", *words)["data"]
+    return [account["accountid"] for account in accounts]
+
+
+def create_with_emails(person, contact, display):
+    body = {
+        "contact-email": contact,
+        "display-email": display,
+        "phone": "zoë@example.com",
     }
+    assert person.create(body).status_code == 201
 
 
 def test_find_accounts(make_app):
     app = make_app(USER_PROFILE_FIELDS="contact-email,display-email,phone")
-
-    def find(*words):
-        return [
-            account["accountid"]
-            for account in run(app, "find-accounts", *words)["data"]
-        ]
-
-    *people, elsewhere = (
-        *(Person(app) for _ in range(3)),
-        Person(app, appid="find-elsewhere"),
-    )
-    for person, contact, display in (
-        (people[0], "Zoë@example.com", "x@example.com"),
-        (people[1], "y@example.com", "ZOË@EXAMPLE.COM"),
-        (people[1], "zoë@example.com", "zoë@example.com"),
-        (people[2], "zoe@example.com", "zoë@example.com.example.com"),
-        (elsewhere, "zoë@example.com", "y@example.com"),
-    ):
-        body = {
-            "contact-email": contact,
-            "display-email": display,
-            "phone": "zoë@example.com",
-        }
-        assert person.create(body).status_code == 201
-    assert find("zOë@Example.com") == [people[0].accountid, people[1].accountid]
-    assert find("zoë@example.com", "--appid", "find-elsewhere") == [elsewhere.accountid]
-    assert [
-        find(each) for each in ("", " zoë@example.com", "%", "zoë@example.com ")
-    ] == [[]] * 4
+    contact, display, another = [Person(app) for _ in "123"]
+    elsewhere = Person(app, appid="find-elsewhere")
+    create_with_emails(contact, "Zoë@example.com", "x@example.com")
+    create_with_emails(display, "y@example.com", "ZOË@EXAMPLE.COM")
+    create_with_emails(display, "zoë@example.com", "zoë@example.com")
+    create_with_emails(another, "zoe@example.com", "zoë@example.com.example.com")
+    create_with_emails(elsewhere, "zoë@example.com", "y@example.com")
+    found = find_accounts(app, "zOë@Example.com")
+    assert found == [contact.accountid, display.accountid]
+    found = find_accounts(app, "zoë@example.com", "--appid", "find-elsewhere")
+    assert found == [elsewhere.accountid]
+    for email in ("", " zoë@example.com", "%", "zoë@example.com "):
+        assert find_accounts(app, email) == []
 
 
-def test_purge_sessions(app, command):
+@pytest.fixture
+def sessionids(command):
+    """Stores 125 sessions of each kind; returns their identifiers by kind."""
     command("purge-sessions", "--days", "0")
-    before, later = (
-        timestamp(time.time_ns() + days * 86_400 * 10**9) for days in (-5, 1)
-    )
-    columns = {"expired": {"expiresAt": before}, "running": {"expiresAt": later}}
-    columns["ended"] = {"expiresAt": later, "endedAt": before}
-    made = {kind: fill(Session, kind, 125) for kind in columns}
-    with connection():
-        for kind, values in columns.items():
-            Session.update(values).where(Session.appid == kind).execute()
-    kept = {
-        Person(app).session["sessionid"],
-        *(row["sessionid"] for row in made["running"]),
+    before = moment_in(-5 * DAY)
+    later = moment_in(DAY)
+    kinds = {
+        "expired": {"expiresAt": before},
+        "ended": {"expiresAt": later, "endedAt": before},
+        "running": {"expiresAt": later},
     }
-    for words, count in (
-        (["--days", "6"], 0),
-        ([], 0),
-        (["--days", "5"], 250),
-        (["--days=1"], 0),
-    ):
-        assert command("purge-sessions", *words) == {"object": "purge", "count": count}
+    found = {}
+    for kind, values in kinds.items():
+        found[kind] = {row["sessionid"] for row in fill(Session, kind, 125)}
+        with connection():
+            Session.update(values).where(Session.appid == kind).execute()
+    return found
+
+
+def test_purge_sessions(command, user, sessionids):
+    assert command("purge-sessions", "--days", "6")["count"] == 0
+    assert command("purge-sessions")["count"] == 0
+    purged = command("purge-sessions", "--days", "5")
+    assert purged == {"object": "purge", "count": 250}
+    assert command("purge-sessions", "--days=1")["count"] == 0
     with connection():
         left = {row.sessionid for row in Session.select()}
-    assert left >= kept and not left & {
-        row["sessionid"] for row in made["expired"] + made["ended"]
-    }
+    assert left >= sessionids["running"] | {user.session["sessionid"]}
+    assert left.isdisjoint(sessionids["expired"] | sessionids["ended"])
 
 
 # Stored, then shown
+
+
+def full_disk():
+    return open("/dev/full", "w")
 
 
 def pipe_without_a_reader():
@@ -218,47 +245,66 @@ def pipe_without_a_reader():
     return open(writer, "w")
 
 
-@pytest.mark.parametrize(
-    "output", [partial(open, "/dev/full", "w"), pipe_without_a_reader, None]
-)
+@pytest.mark.parametrize("output", [full_disk, pipe_without_a_reader, nullcontext])
 def test_output_that_cannot_be_written(app, user, monkeypatch, capsys, output):
-    """What was made stands. Without an output it is closed."""
+    """What was made stays. The last of the outputs is none: it is closed."""
 
-    def stored():
+    def count_rows():
         with connection():
             return Account.select().count(), Session.select().count()
 
-    accounts, sessions = stored()
+    accounts, sessions = count_rows()
     for words in ["create-account"], ["create-session", user.accountid], ["demo"]:
-        with (output or nullcontext)() as file, monkeypatch.context() as patch:
+        with output() as file, monkeypatch.context() as patch:
             patch.setattr(sys, "stdout", file)
             with pytest.raises(SystemExit, match="^1$"):
                 app.cli.main(words, obj=ScriptInfo(create_app=lambda: app))
-        assert re.fullmatch(
-            "Error: cannot write the output: .+\n", capsys.readouterr().err
-        )
-    assert stored() == (accounts + 5, sessions + 3)
+        line = capsys.readouterr().err
+        assert re.fullmatch("Error: cannot write the output: .+\n", line)
+    assert count_rows() == (accounts + 5, sessions + 3)
 
 
-def test_a_process_whose_output_or_disk_is_full(tmp_path):
-    """Python adds nothing at its end. What could not be stored is not shown."""
+@pytest.fixture
+def sqlite_url(tmp_path):
+    """A database with its tables."""
     url = f"sqlite:///{tmp_path}/x.db"
     create_app({"DATABASE_URL": url})
+    return url
 
-    def create_account(**options):
-        options |= {"cwd": ROOT, "env": os.environ | {"DATABASE_URL": url}}
-        words = [sys.executable, "-m", "flask", "create-account"]
-        done = subprocess.run(words, stderr=subprocess.PIPE, text=True, **options)
-        assert (done.returncode, done.stdout or "") == (1, "")
-        return done.stderr.splitlines()[-1]
 
-    with driver(url) as (reader, _), open("/dev/full", "w") as full:
+def fail_to_create_account(url, **options):
+    """Run create-account in a process of its own; returns the last line of it."""
+    process = subprocess.run(
+        [sys.executable, "-m", "flask", "create-account"],
+        cwd=ROOT,
+        env=os.environ | {"DATABASE_URL": url},
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+    assert process.returncode == 1
+    assert not process.stdout
+    return process.stderr.splitlines()[-1]
+
+
+def test_a_process_whose_output_is_full(sqlite_url):
+    """Python adds nothing at its end."""
+    with full_disk() as output:
+        line = fail_to_create_account(sqlite_url, stdout=output)
+    assert line == "Error: cannot write the output: No space left on device"
+    assert execute(sqlite_url, "SELECT count(*) FROM account") == [(1,)]
+
+
+def test_a_process_whose_disk_is_full(sqlite_url, tmp_path):
+    """What could not be stored is not shown."""
+    with driver(sqlite_url) as (reader, _):
         reader.execute("BEGIN")  # so that the database's log grows
-        assert reader.execute("SELECT count(*) FROM account").fetchall() == [(0,)]
-        told = create_account(stdout=full)
-        assert told == "Error: cannot write the output: No space left on device"
-        most = (os.stat(f"{tmp_path}/x.db-wal").st_size,) * 2
-        limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, most)
-        told = create_account(stdout=subprocess.PIPE, preexec_fn=limit)
-        assert told == "Error: database-unavailable"
-    assert execute(url, "SELECT count(*) FROM account") == [(1,)]
+        reader.execute("SELECT count(*) FROM account").fetchall()
+        execute(sqlite_url, "INSERT INTO account SELECT 'x', 'x', 0, NULL, 'x', 'x'")
+        size = os.stat(tmp_path / "x.db-wal").st_size
+        limit_files = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (size, size))
+        line = fail_to_create_account(
+            sqlite_url, stdout=subprocess.PIPE, preexec_fn=limit_files
+        )
+    assert line == "Error: database-unavailable"
+    assert execute(sqlite_url, "SELECT accountid FROM account") == [("x",)]

@@ -1,10 +1,11 @@
-"""What the pages say is what there is, and works; the sample for nginx is in test_router.py."""
+"""What the pages say is so, and works. The sample for nginx is in test_router.py."""
 
 import json
 import re
 import shlex
 import shutil
 import subprocess
+from textwrap import dedent
 
 import pytest
 from flask import Flask
@@ -15,191 +16,244 @@ from config import NUMBERS, load
 from errors import STATUSES
 from validators import BOUNDED_FIELDS, CATALOGUE, parse_date
 
-LINES = {"README": 120, "API": 160, "OPERATING": 200, "CONTRIBUTING": 100}
-PAGES = {name: (ROOT / f"{name}.md").read_text() for name in [*LINES, "CHANGELOG"]}
-README, API, OPERATING, CONTRIBUTING, CHANGELOG = PAGES.values()
-CODE = {path.name: path.read_text() for path in ROOT.glob("*.py")}
-TOLD = {"SILENT_SECONDS": "up after {} seconds", "keepalive": "kept for {} seconds"}
-TOLD |= {"LOCK_SECONDS": "wait for {} seconds", "LONGEST_PAGE": "Up to `limit={}`"}
-TOLD |= {"threads": "`WEB_CONCURRENCY` × {}, and"}
+
+def read_page(name):
+    return (ROOT / f"{name}.md").read_text()
+
+
+LINES = {
+    "README": 120,
+    "API": 160,
+    "OPERATING": 200,
+    "CONTRIBUTING": 100,
+}
+README = read_page("README")
+API = read_page("API")
+OPERATING = read_page("OPERATING")
+CONTRIBUTING = read_page("CONTRIBUTING")
+CHANGELOG = read_page("CHANGELOG")
+CODE = {file.name: file.read_text() for file in ROOT.glob("*.py")}
+ALL_CODE = "".join(CODE.values())
 quoted = re.compile("`([^`]+)`").findall
 
 
 def rows_of(page, title):
-    """The rows of the tables below a heading, each as its cells, of which one has code."""
-    section = page.split(f"\n## {title}\n")[1].split("\n## ")[0]
-    return [row[2:-2].split(" | ") for row in re.findall(r"(?m)^\| .*`.*", section)]
+    """The cells of each row of the tables below a heading that contains code."""
+    section = page.split(f"\n## {title}\n")[1]
+    section = section.partition("\n## ")[0]
+    rows = re.findall(r"(?m)^\| (.*`.*) \|$", section)
+    return [row.split(" | ") for row in rows]
 
 
-def blocks(text):
-    """The indented blocks, without their indentation."""
-    found = re.findall(r"(?m)(?:^    .*\n(?:\n(?=    ))?)+", text)
-    return [re.sub("(?m)^    ", "", block) for block in found]
+def blocks(page, text):
+    """The indented blocks that contain the text, without their indentation."""
+    found = re.findall(r"(?m)(?:^    .*\n(?:\n(?=    ))?)+", page)
+    return [dedent(block) for block in found if text in block]
 
 
-def test_size_links_and_numbers():
-    assert [
-        name for name, most in LINES.items() if PAGES[name].count("\n") > most
-    ] == []
-    assert sum(len(PAGES[name].split()) for name in LINES) <= 5_100
+def lines(text, beginning):
+    """The lines with this beginning, a pattern, without their indentation."""
+    return re.findall(rf"(?m)^ *({beginning}.*)$", text)
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_pages_are_short(name):
+    length = len(read_page(name).splitlines())
+    most = LINES[name]
+    assert length <= most, f"{name}.md has {length} lines, and may have {most}"
+
+
+def test_all_pages_are_short():
+    words = " ".join(map(read_page, LINES)).split()
+    assert len(words) <= 5_100
     assert (ROOT / "docs.png").stat().st_size <= 100_000
-    links = re.findall(r"\]\(([^)]+)\)", "".join(PAGES.values()))
-    assert [link for link in links if not (ROOT / link).exists()] == []
-    for name, told in TOLD.items():
-        number = re.search(rf"(?m)^{name} = ([0-9_]+)", "".join(CODE.values()))[1]
-        assert told.format(number.replace("_", "")) in API + OPERATING
-    version = json.loads((ROOT / "openapi.json").read_text())["info"]["version"]
+
+
+def test_links():
+    for name in [*LINES, "CHANGELOG"]:
+        for link in re.findall(r"\]\(([^)]+)\)", read_page(name)):
+            assert (ROOT / link).exists(), link
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("SILENT_SECONDS", "up after {} seconds"),
+        ("keepalive", "kept for {} seconds"),
+        ("LOCK_SECONDS", "wait for {} seconds"),
+        ("LONGEST_PAGE", "Up to `limit={}`"),
+        ("threads", "`WEB_CONCURRENCY` × {}, and"),
+    ],
+)
+def test_numbers(name, sentence):
+    number = re.search(rf"(?m)^{name} = \(?\s*([0-9_]+)", ALL_CODE)[1]
+    assert sentence.format(int(number)) in API + OPERATING
+
+
+def test_version():
+    description = json.loads((ROOT / "openapi.json").read_text())
+    version = description["info"]["version"]
     assert f'\nversion = "{version}"\n' in (ROOT / "pyproject.toml").read_text()
     assert f"\n## {version}\n" in CHANGELOG
 
 
-def test_settings_fields_dates_and_codes():
-    listed = {
-        name: row for row in rows_of(README, "Settings") for name in quoted(row[0])
-    }
-    assert {*listed} == {
-        *NUMBERS,
-        "APPID",
-        "DATABASE_URL",
-        "USER_PROFILE_FIELDS",
-        "PORT",
-    }
-    for name in {*listed} - {"PORT", "WEB_CONCURRENCY"}:
-        assert load({name: listed[name][1].strip("`")}) == load({})
-    listed = rows_of(API, "Fields")
-    assert sorted(name for row in listed for name in quoted(row[0])) == sorted(
-        CATALOGUE
-    )
-    for names, _, stored in listed:
-        properties = [CATALOGUE[name].property for name in quoted(names)]
-        assert (quoted(stored) or quoted(names))[: len(properties)] == properties
-    texts = [text for row in rows_of(API, "Dates") for text in quoted(row[0])]
-    assert {text: parse_date(text) for text in texts} == dict.fromkeys(
-        texts, "1950-01-31"
-    )
+def test_settings():
+    defaults = {}
+    for names, default, _ in rows_of(README, "Settings"):
+        for name in quoted(names):
+            defaults[name] = default.strip("`")
+    others = {"APPID", "DATABASE_URL", "USER_PROFILE_FIELDS", "PORT"}
+    assert defaults.keys() == NUMBERS.keys() | others
+    del defaults["PORT"], defaults["WEB_CONCURRENCY"]
+    for name, default in defaults.items():
+        assert load({name: default}) == load({})
+
+
+def test_fields():
+    listed = {}
+    for cell, _, stored_as in rows_of(API, "Fields"):
+        names = quoted(cell)
+        listed |= zip(names, quoted(stored_as) or names, strict=False)
+    properties = {name: field.property for name, field in CATALOGUE.items()}
+    assert listed == properties
+
+
+def test_dates():
+    for cell, *_ in rows_of(API, "Dates"):
+        for text in quoted(cell):
+            assert parse_date(text) == "1950-01-31", text
+
+
+def test_error_codes():
     names = [*CATALOGUE, "profileid", "accountid", "limit", "offset"]
     names += [f"{name}-length" for name in BOUNDED_FIELDS]
-    codes = {
-        *STATUSES,
-        *HTTP_CODES.values(),
-        "bad-request",
-        *(f"invalid-{n}" for n in names),
-    }
-    codes |= {*re.findall(r'ServiceError\("([a-z-]+)"', "".join(CODE.values()))}
-    found = [text for _, text in rows_of(API, "Errors") for text in quoted(text)]
-    assert {text for text in found if re.fullmatch("[a-z]+(-[a-z]+)+", text)} == codes
+    codes = {*STATUSES, *HTTP_CODES.values(), "bad-request"}
+    codes |= {f"invalid-{name}" for name in names}
+    codes.update(re.findall(r'ServiceError\("([a-z-]+)"', ALL_CODE))
+    listed = set()
+    for _, cell in rows_of(API, "Errors"):
+        listed.update(re.findall("`([a-z]+-[a-z-]+)`", cell))
+    assert listed == codes
 
 
-def test_commands_endpoints_rooms_and_inner_names(app):
+def test_commands(app):
+    """Each with its options, and the names of its arguments in capitals."""
     described = {}
-    for line, _ in rows_of(README, "Commands"):
-        _, name, *rest = quoted(line)[0].split(maxsplit=2)
-        words = re.findall(r"--[a-z]+|[A-Z_]{2,}(?!\w*\])", " ".join(rest))
-        described[name] = {word.lower() for word in words}
-    taken = {
-        name: {p.opts[0] for p in each.params}
-        for name, each in app.cli.commands.items()
-    }
-    assert described == taken
-    for command in ("flask demo && flask run", "pytest"):
-        assert f"\n    pip install -r requirements.txt && {command}\n" in README
-    for rule in {rule.rule for rule in app.url_map.iter_rules()} - {
-        "/docs/<path:path>"
-    }:
+    for cell, _ in rows_of(README, "Commands"):
+        _, name, *parameters = re.findall(r"[a-z-]{3,}|[A-Z_]+\b(?!\])", cell)
+        described[name] = {each.lower() for each in parameters}
+    for name, command in app.cli.commands.items():
+        taken = {parameter.opts[0] for parameter in command.params}
+        assert described.pop(name) == taken
+    assert not described
+
+
+@pytest.mark.parametrize("command", ["flask demo && flask run", "pytest"])
+def test_lines_to_install(command):
+    assert f"\n    pip install -r requirements.txt && {command}\n" in README
+
+
+def test_endpoints(app):
+    rules = {rule.rule for rule in app.url_map.iter_rules()}
+    for rule in rules - {"/docs/<path:path>"}:
         assert f" {rule}" in API
-    names = [quoted(row[0])[0] for row in rows_of(CONTRIBUTING, "The rooms")]
+
+
+def test_rooms():
+    """Each file of the code is listed, and imports only from files below it."""
+    rows = rows_of(CONTRIBUTING, "The rooms")
+    names = [file.strip("`") for file, _, _ in rows]
     assert sorted(names) == sorted(CODE)
-    for index, name in enumerate(names):
+    above = {"app.py"}
+    for name in names:
+        above.add(name)
         imports = re.findall(r"(?m)^ *(?:from|import) (\w+)", CODE[name])
-        assert {f"{each}.py" for each in imports} & {
-            *names[: index + 1],
-            "app.py",
-        } == set(), name
-    for _, inner, file in rows_of(CONTRIBUTING, "Inner names of libraries"):
-        assert [
-            n
-            for n in quoted(inner)
-            if not re.search(rf"\b{n}\b", CODE[file.strip("`")])
-        ] == []
+        assert above.isdisjoint(f"{module}.py" for module in imports), name
 
 
 def test_samples_in_python(database_url, monkeypatch, capsys):
     monkeypatch.setenv("DATABASE_URL", database_url)
-    use, mount = (each for each in blocks(README) if "import" in each)
+    use, mount = blocks(README, "import")
     exec(use, {})
     assert "'fullName': 'Ada King'" in capsys.readouterr().out
     host = Flask("host")
     exec(mount, {"host": host})
     person = Person(create_app(), administrator=True)
     person.client = host.test_client()
-    (sample,) = (json.loads(each) for each in blocks(API) if each.startswith("{"))
-    assert list(person.get(f"/profiles{PROFILES}?limit=1").json[0]) == list(sample)
     assert person.get("/profiles/docs/").status_code == 200
+    (profile,) = person.get(f"/profiles{PROFILES}?limit=1").json
+    (sample,) = blocks(API, '{"profileid"')
+    assert list(profile) == list(json.loads(sample))
 
 
 def test_files_for_systemd_and_cron(tmp_path):
-    (commands,) = (each for each in blocks(OPERATING) if "[Unit]" in each)
-    subprocess.run(["bash", "-n"], input=commands, text=True, check=True)
+    (commands,) = blocks(OPERATING, "[Unit]")
+    subprocess.run(["bash", "-n"], input=commands.encode(), check=True)
     unit, cron = re.findall(r"(?s)<<'END'\n(.*?)END\n", commands)
-    assert re.fullmatch(
-        r"(\S+ ){5}profiles cd /srv/profiles && .*/flask purge-sessions .*\n", cron
-    )
+    line = r"(\S+ ){5}profiles cd /srv/profiles && .*/flask purge-sessions .*\n"
+    assert re.fullmatch(line, cron)
     if shutil.which("systemd-analyze"):
         file = tmp_path / "p@.service"
         file.write_text(re.sub("ExecStart=.*gunicorn", "ExecStart=/bin/sh", unit))
         subprocess.run(["systemd-analyze", "verify", file], check=True)
 
 
-def test_the_lines_of_the_demo_and_the_questions_to_the_log(
-    serve, make_app, database_url
-):
+@pytest.fixture
+def demo(serve, make_app, database_url):
+    """The service, and its answers to the lines of the demo."""
     service = serve(database_url, APPID="demo")
-    demo = make_app(APPID="demo").test_cli_runner().invoke(args=["demo"]).stdout
-    lines = re.findall("(?m)^curl .*$", re.sub(r":\d+/", f":{service.port}/", demo))
-    output = [
-        json.loads(subprocess.check_output([*shlex.split(line), "-s"]))
-        for line in lines
-    ]
-    assert (output[0]["fullName"], output[1]["accountid"]) == (
-        "Ada King",
-        output[0]["accountid"],
-    )
-    assert [output[2][0]["object"], output[3][0]["object"]] == ["session", "profile"]
-    (sample,) = re.findall("(?m)^    (time=.*)$", OPERATING)
-    line = wait_until(
-        lambda: re.findall(f"(?m)^time=.* path={PROFILES} .*$", service.log())
-    )[0]
-    assert re.findall("([a-z_]+)=", line) == re.findall("([a-z_]+)=", sample)
+    runner = make_app(APPID="demo").test_cli_runner()
+    printed = runner.invoke(args=["demo"]).stdout
+    answers = []
+    for line in lines(printed.replace(":5000/", f":{service.port}/"), "curl"):
+        answer = subprocess.check_output(shlex.split(f"{line} -s"))
+        answers.append(json.loads(answer))
+    return service, answers
+
+
+def test_the_lines_of_the_demo(demo):
+    _, (updated, created, sessions, profiles) = demo
+    assert updated["fullName"] == "Ada King"
+    assert created["accountid"] == updated["accountid"]
+    assert sessions[0]["object"] == "session"
+    assert profiles[0]["object"] == "profile"
+
+
+def test_the_questions_to_the_log(demo, tmp_path):
+    service, _ = demo
+    (sample,) = lines(OPERATING, "time=")
+    listing = f"time=.* path={PROFILES} "
+    (line,) = wait_until(lambda: lines(service.log(), listing))
+    names = re.compile("([a-z_]+)=")
+    assert names.findall(line) == names.findall(sample)
     slow = re.sub(" ms=[0-9]+ ", " ms=1000 ", line)
-    failed = line.replace(
-        " status=200 code=- ", " status=503 code=database-unavailable "
-    )
-    log = service.log_file.with_name("log")
-    log.write_text("\n".join([line, slow, failed, sample, ""]))
-    questions = re.findall("(?m)^    (grep .*)$", OPERATING)
-    answers = [
-        subprocess.check_output(q, shell=True, text=True, cwd=log.parent)
-        for q in questions
-    ]
-    assert answers[0] == answers[2] == f"{sample}\n"
-    assert answers[1].split() == ["1", "status=503", "code=database-unavailable"]
-    assert answers[3].split() == ["1", f"path={PROFILES}"]
-    assert answers[4].split() == ["1", "client=203.0.113.7", "3", "client=127.0.0.1"]
+    failed = line.replace("status=200 code=-", "status=503 code=database-unavailable")
+    (tmp_path / "log").write_text(f"{line}\n{slow}\n{failed}\n{sample}\n")
+
+    def ask(question):
+        return subprocess.check_output(question, shell=True, text=True, cwd=tmp_path)
+
+    answers = map(ask, lines(OPERATING, "grep"))
+    request, failures, account, slow_paths, clients = answers
+    assert request == f"{sample}\n"
+    assert failures.split() == ["1", "status=503", "code=database-unavailable"]
+    assert account == f"{sample}\n"
+    assert slow_paths.split() == ["1", f"path={PROFILES}"]
+    assert clients.split() == ["1", "client=203.0.113.7", "3", "client=127.0.0.1"]
 
 
 @pytest.mark.long
 @pytest.mark.skipif(not shutil.which("jq"), reason="apt-get install jq to run it")
 def test_the_lines_of_the_api(serve, empty_database_url):
     service = serve(empty_database_url)
-    script = "".join(each for each in blocks(API) if "curl" in each)
-    options = {
-        "env": service.environment | {"FLASK_RUN_PORT": str(service.port)},
-        "cwd": ROOT,
-    }
-    output = subprocess.check_output(["bash", "-ec", script], text=True, **options)
-    updated, profiles, sessions = map(json.loads, output.splitlines())
-    assert (updated["fullName"], profiles, len(sessions)) == (
-        "Ada Lovelace",
-        [updated],
-        2,
+    script = "".join(blocks(API, "curl"))
+    output = subprocess.check_output(
+        ["bash", "-ec", script],
+        env=service.environment | {"FLASK_RUN_PORT": str(service.port)},
+        cwd=ROOT,
+        text=True,
     )
+    updated, profiles, sessions = map(json.loads, output.splitlines())
+    assert updated["fullName"] == "Ada Lovelace"
+    assert profiles == [updated]
+    assert len(sessions) == 2
