@@ -193,9 +193,9 @@ def test_database_urls(url, expected):
     parts = {"engine": parsed.engine, "name": parsed.name, **parsed.server}
     assert parts == parts | expected
     assert "ssl" not in str(parsed.server.keys())
-    shown = repr(parsed).split()
-    assert "p@s/s" not in repr(parsed)
-    assert "u" not in repr(parsed).split()
+    shown = repr(parsed)
+    assert "p@s/s" not in shown
+    assert "u" not in shown.split()
 
 
 # How a connection checks the certificate, and the host's name in it.
