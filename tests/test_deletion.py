@@ -28,14 +28,9 @@ from operations import create_profile, update_profile
 
 
 @pytest.fixture
-def url(empty_database_url):
-    return empty_database_url
-
-
-@pytest.fixture
-def app(make_app, url):
+def app(make_app, empty_database_url):
     """The service on a database of its own."""
-    app = make_app(DATABASE_URL=url)
+    app = make_app(DATABASE_URL=empty_database_url)
     with app.app_context():
         yield app
 
@@ -45,12 +40,15 @@ def is_empty(url):
 
 
 @pytest.fixture
+def url(empty_database_url):
+    return empty_database_url
+
+
+@pytest.fixture
 def other(app, user):
     """A user with a profile, in a database with many rows of the first user."""
     fill(Profile, user.appid, 100, accountid=user.accountid)
     fill(Session, user.appid, 150, accountid=user.accountid)
-    fill(Profile, user.appid, 3)
-    fill(Session, user.appid, 3)
     other = Person(app)
     for person in user, other:
         person.create(named("name", default="true"))
@@ -188,6 +186,7 @@ def test_an_account_that_is_deleted_twice_at_once(command, url, user):
     with ThreadPoolExecutor() as pool, driver(url) as (cursor, _):
         cursor.execute("BEGIN")
         cursor.execute("DELETE FROM account")
+        cursor.execute("DELETE FROM session")
         second = pool.submit(command, "delete-account", user.accountid)
         if not is_sqlite(url):
             wait_until_one_waits()
