@@ -1,4 +1,4 @@
-"""Accounts, their sessions, the caller of a request. Called within a ``connection()``."""
+"""Accounts, their sessions, and the caller of a request."""
 
 import re
 import time
@@ -6,120 +6,166 @@ from collections import namedtuple
 from hashlib import sha256
 from secrets import token_hex
 
-from peewee import Expression, fn
-
 from database import db, repeated, run
 from errors import ServiceError
-from models import MODELS, Account, Object, Profile, Session, as_objects, now, timestamp
+from models import MODELS, Account, Session, as_objects, now, public_columns, timestamp
 from rows import change, find, insert, update
-from validators import identifier
+from validators import checked_appid, identifier, is_identifier
 
-CALLER = """SELECT accountid, administrator FROM session JOIN account USING (accountid, appid)
+CALLER = """SELECT accountid, administrator
+    FROM session JOIN account USING (accountid, appid)
     WHERE appid = ? AND tokenHash = ? AND expiresAt > ? AND endedAt IS NULL"""
+# As bytes, since to MySQL zoe@ and zoë@ are equal. HEX(NULL) is "" in SQLite.
+OWNERS = """accountid IN (SELECT accountid FROM profile WHERE appid = ? AND (
+    contactEmail IS NOT NULL AND HEX(LOWER(contactEmail)) = HEX(LOWER(?)) OR
+    displayEmail IS NOT NULL AND HEX(LOWER(displayEmail)) = HEX(LOWER(?))))"""
+OLD_SESSIONS = """SELECT id FROM session
+    WHERE (expiresAt <= ? OR endedAt <= ?) AND id > ? ORDER BY id LIMIT 1000"""
 BEARER = re.compile("bearer +([0-9a-f]{64})", re.IGNORECASE)
-
 
 Caller = namedtuple("Caller", "accountid administrator appid")  # of a request
 
 
-def authenticate(authorization: str | None, appid: str) -> Caller:
-    """Return the caller, whose session has neither ended nor expired. Raises sign-in-required."""
-    if bearer := BEARER.fullmatch(authorization or ""):
-        digest, moment = (
-            sha256(bearer[1].encode()).hexdigest(),
-            timestamp(time.time_ns()),
-        )
-        if row := run(CALLER, appid, digest, moment).fetchone():
-            return Caller(row[0], bool(row[1]), appid)
+def authenticate(authorization, appid):
+    """Return the caller, whose session has neither ended nor expired.
+
+    Raises sign-in-required.
+    """
+    bearer = BEARER.fullmatch(authorization or "")
+    if bearer:
+        moment = timestamp(time.time_ns())
+        row = run(CALLER, appid, hashed(bearer[1]), moment).fetchone()
+        if row:
+            accountid, administrator = row
+            return Caller(accountid, bool(administrator), appid)
     raise ServiceError("sign-in-required")
 
 
-def create_account(appid: str, *, administrator: bool = False) -> Object:
-    """Make an account."""
-    values = {
-        "accountid": identifier("acct"),
-        "appid": appid,
-        "administrator": administrator,
-    }
-    return insert(Account, values)
+def hashed(token):
+    """Return the SHA-256 of a token, as the database holds it."""
+    return sha256(token.encode()).hexdigest()
 
 
-def set_administrator(accountid: str, *, off: bool = False) -> Object:
-    """Make an account an administrator, or with --off an ordinary one. Raises invalid-accountid."""
-    return find(Account, accountid) | update(Account, accountid, administrator=not off)
+def create_account(appid, *, administrator=False):
+    """Make an account. Raises invalid-appid."""
+    accountid = identifier("acct")
+    made = timestamp(now())
+    sql = """INSERT INTO account (accountid, appid, administrator, createdAt, updatedAt)
+        VALUES (?, ?, ?, ?, ?)"""
+    change(sql, accountid, checked_appid(appid), administrator, made, made)
+    return find(Account, accountid)
 
 
-def list_administrators(appid: str) -> Object:
+def set_administrator(accountid, *, off=False):
+    """Make an account an administrator, or with --off an ordinary one.
+
+    Raises invalid-accountid.
+    """
+    update(Account, accountid, administrator=not off)
+    return find(Account, accountid)
+
+
+def list_administrators(appid):
     """Find the accounts that are administrators."""
-    return list_accounts((Account.appid == appid) & Account.administrator)
+    return list_accounts("appid = ? AND administrator", appid)
 
 
-def find_accounts(email: str, appid: str) -> Object:
-    """Find the accounts that have a profile with this e-mail address, in any case of letters."""
-    wanted = fn.HEX(fn.LOWER(email))  # as bytes: to MySQL, zoe@ and zoë@ are equal
-    columns = [
-        fn.HEX(fn.LOWER(each)) for each in (Profile.contactEmail, Profile.displayEmail)
-    ]
-    found = (columns[0] == wanted) | (columns[1] == wanted)
-    owners = Profile.select(Profile.accountid).where(Profile.appid == appid, found)
-    return list_accounts(Account.accountid << owners)
+def find_accounts(email, appid):
+    """Find the accounts that have a profile with this e-mail address.
+
+    Letters may be in any case.
+    """
+    return list_accounts(OWNERS, appid, email, email)
 
 
-def list_accounts(condition: Expression) -> Object:
-    """Return the accounts that meet the condition, the oldest first."""
-    accounts = (
-        Account.select().where(condition).order_by(Account.createdAt, Account.accountid)
+def list_accounts(condition, *values):
+    """Return the accounts that meet a condition in SQL, the oldest first."""
+    columns = ", ".join(public_columns(Account))
+    sql = (
+        f"SELECT {columns} FROM account WHERE {condition} ORDER BY createdAt, accountid"
     )
-    return {"object": "accounts", "data": as_objects(Account, db.execute(accounts))}
+    return {"object": "accounts", "data": as_objects(Account, run(sql, *values))}
 
 
-def create_session(accountid: str, duration: int) -> Object:
-    """Make a session (duration in seconds); its token is shown once. Raises invalid-accountid."""
-    token, appid = token_hex(32), find(Account, accountid)["appid"]
-    values = {"sessionid": identifier("sess"), "appid": appid, "accountid": accountid}
-    values |= {
-        "tokenHash": sha256(token.encode()).hexdigest(),
+def create_session(accountid, duration):
+    """Make a session (duration in seconds); its token is shown once.
+
+    Raises invalid-accountid.
+    """
+    token = token_hex(32)
+    session = {
+        "sessionid": identifier("sess"),
+        "appid": find(Account, accountid)["appid"],
+        "accountid": accountid,
+        "duration": duration,
+        "tokenHash": hashed(token),
         "csrfToken": token_hex(32),
     }
-    return insert(Session, values | {"duration": duration}) | {"token": token}
+    return insert(Session, session) | {"token": token}
 
 
-def end_session(sessionid: str) -> Object:
-    """End a session at once, if it has not ended; return it. Raises invalid-sessionid."""
-    end_where(Session.sessionid == find(Session, sessionid)["sessionid"])
+def end_session(sessionid):
+    """End a session at once, if it has not ended; return it.
+
+    Raises invalid-sessionid.
+    """
+    find(Session, sessionid)
+    end_where("sessionid = ?", sessionid)
     return find(Session, sessionid)
 
 
-def end_sessions(accountid: str) -> Object:
-    """End all running sessions of an account at once; return how many. Raises invalid-accountid."""
-    appid, moment = find(Account, accountid)["appid"], timestamp(time.time_ns())
-    own = (Session.appid == appid) & (Session.accountid == accountid)
-    return {"object": "end", "count": end_where(own & (Session.expiresAt > moment))}
+def end_sessions(accountid):
+    """End all running sessions of an account at once; return how many.
+
+    Raises invalid-accountid.
+    """
+    appid = find(Account, accountid)["appid"]
+    moment = timestamp(time.time_ns())
+    running = "appid = ? AND accountid = ? AND expiresAt > ?"
+    return {"object": "end", "count": end_where(running, appid, accountid, moment)}
 
 
-def end_where(condition: Expression) -> int:
-    """End the sessions that meet the condition and have not been ended; return how many."""
+def end_where(condition, *values):
+    """End the sessions that meet a condition in SQL and have not been ended."""
     moment = timestamp(now())
-    end = Session.update(endedAt=moment, updatedAt=moment)
-    return change(end.where(condition, Session.endedAt.is_null()))
+    sql = f"""UPDATE session SET endedAt = ?, updatedAt = ?
+        WHERE {condition} AND endedAt IS NULL"""
+    return change(sql, moment, moment, *values)
 
 
 @repeated
-def delete_account(accountid: str) -> Object:
-    """Delete an account, its profiles and its sessions, or nothing. Raises invalid-accountid."""
-    appid, counts = find(Account, accountid)["appid"], {}
+def delete_account(accountid, appid=None):
+    """Delete an account, its profiles and its sessions, or nothing.
+
+    Also what is left of one that is gone, in the application. Raises invalid-accountid.
+    """
+    if not is_identifier("acct", accountid):
+        raise ServiceError("invalid-accountid", 404)
+    counts = {}
     with db.writing():
-        # The account first: whoever adds to it then waits for the end, and finds that it is gone.
+        sql = "SELECT appid FROM account WHERE accountid = ?"
+        (appid,) = run(sql, accountid).fetchone() or (appid,)
+        # The account first: whoever adds to it then waits, and finds that it is gone.
         for model in MODELS:
-            own = (model.appid == appid) & (model.accountid == accountid)
-            counts[f"{model.TABLE}s"] = model.delete().where(own).execute()
-        if not counts.pop("accounts"):
+            sql = f"DELETE FROM {model.TABLE} WHERE appid = ? AND accountid = ?"
+            counts[f"{model.TABLE}s"] = run(sql, appid, accountid).rowcount
+        if not any(counts.values()):
             raise ServiceError("invalid-accountid", 404)
+    del counts["accounts"]
     return {"object": "deletion", "accountid": accountid, **counts}
 
 
-def purge_sessions(days: int) -> Object:
-    """Delete the sessions that ended or expired that many days ago, or more; return how many."""
+def purge_sessions(days):
+    """Delete the sessions that ended or expired that many days ago, or more.
+
+    A thousand at a time, so that others can write in between. Return how many.
+    """
     latest = timestamp(time.time_ns() - days * 86_400 * 10**9)
-    old = (Session.expiresAt <= latest) | (Session.endedAt <= latest)
-    return {"object": "purge", "count": change(Session.delete().where(old))}
+    count = last = 0
+    while True:
+        ids = [id for (id,) in run(OLD_SESSIONS, latest, latest, last)]
+        if not ids:
+            return {"object": "purge", "count": count}
+        marks = ", ".join("?" * len(ids))
+        count += change(f"DELETE FROM session WHERE id IN ({marks})", *ids)
+        last = ids[-1]

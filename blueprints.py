@@ -1,14 +1,16 @@
-"""One blueprint for each endpoint: HTTP in, one operation, JSON out; below, reading a request."""
+"""One blueprint for each endpoint: HTTP in, one operation, JSON out.
+
+Below them, what a request says is read, and a page is sent.
+"""
 
 from io import BytesIO
-from itertools import chain
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 import orjson
-from flask import Blueprint, Response, request, stream_with_context
+from flask import Blueprint, Response, request
 from flask_swagger_ui import get_swaggerui_blueprint
 from werkzeug.exceptions import HTTPException
-from werkzeug.formparser import MultiPartParser
+from werkzeug.formparser import FormDataParser
 
 import operations
 from accounts import authenticate
@@ -19,7 +21,7 @@ from models import Profile, Session
 from openapi import describe
 from rows import read_tables
 
-JSON = "application/json"
+PAGING = ("accountid", "all", "limit", "offset", "after")
 
 update_profile = Blueprint("update-profile", __name__)
 create_profile = Blueprint("create-profile", __name__)
@@ -47,20 +49,24 @@ BLUEPRINTS = (
 
 @update_profile.patch("/api/user/update-profile")
 def update_profile_endpoint():
-    me, fields, profileid = caller(), body(), request.args.get("profileid")
-    return json_response(
-        operations.update_profile(me, profileid, fields, appid=me.appid)
-    )
+    me = caller()
+    fields = body()
+    profileid = request.args.get("profileid")
+    return operations.update_profile(me, profileid, fields, appid=me.appid)
 
 
 @create_profile.post("/api/user/create-profile")
 def create_profile_endpoint():
-    me, fields, accountid = caller(), body(), request.args.get("accountid")
-    key = request.headers.get("Idempotency-Key")
-    made = operations.create_profile(
-        me, accountid, fields, appid=me.appid, idempotency_key=key
+    me = caller()
+    fields = body()
+    profile = operations.create_profile(
+        me,
+        request.args.get("accountid"),
+        fields,
+        appid=me.appid,
+        idempotency_key=request.headers.get("Idempotency-Key"),
     )
-    return json_response(made, 201)
+    return profile, 201
 
 
 @profiles.get("/api/administrator/profiles")
@@ -76,12 +82,12 @@ def sessions_endpoint():
 @health.get("/health")
 def health_endpoint():
     read_tables()
-    return json_response({"object": "health", "status": "ok"})
+    return {"object": "health", "status": "ok"}
 
 
 @description.get("/openapi.json")
 def description_endpoint():
-    return json_response(describe(settings()))
+    return describe(settings())
 
 
 @description.get("/")
@@ -91,41 +97,36 @@ def front_endpoint():
     return Response(status=302, headers={"Location": "docs/"})
 
 
-def json_response(value, status=200):
-    """Return the value as JSON on a line of its own."""
-    return Response(orjson.dumps(value) + b"\n", status, content_type=JSON)
-
-
 def page_response(model):
-    """Return a page as JSON, with a link to the next; a long one is sent as it is read."""
-    me, query = caller(), request.args.to_dict()
-    page = operations.read_listing(model, me, me.appid, query)
-    if page.rest:
-        text = stream_with_context(array_text(chain([page.first], page.rest)))
-        return Response(text, content_type=JSON)
-    response = json_response(page.first or None)
+    """Return a page of a listing, with a link to the next. A long page is streamed."""
+    me = caller()
+    given = request.args
+    query = {name: given[name] for name in PAGING if name in given}
+    page = operations.read_listing(model, me, me.appid, **query)
+    text = array_text(page.batches, request.environ)
+    if isinstance(page.batches, list):  # it is read already, and has a length
+        text = [*text]
+    response = Response(text, mimetype="application/json")
     if page.next:
         kept = {name: query[name] for name in ("accountid", "limit") if query.get(name)}
-        link = urlencode({**kept, "after": page.next})
-        response.headers["Link"] = (
-            f'<{request.root_path}{request.path}?{link}>; rel="next"'
-        )
+        address = quote(request.root_path + request.path)
+        parameters = urlencode({**kept, "after": page.next})
+        response.headers["Link"] = f'<{address}?{parameters}>; rel="next"'
     return response
 
 
-def array_text(batches):
+def array_text(batches, environ):
     """Return the text of one JSON array, a batch at a time; a failure cuts it short."""
-    opening = b"["
+    before = b"["
     try:
         for batch in batches:
-            yield opening + orjson.dumps(batch)[1:-1]
-            opening = b","
+            if batch:
+                yield before + orjson.dumps(batch)[1:-1]
+                before = b","
     except Exception as error:
-        request.environ["profiles.code"] = getattr(
-            error, "code", "internal-error"
-        )  # for the log
+        environ["profiles.code"] = getattr(error, "code", "internal-error")
         raise
-    yield b"]\n"
+    yield b"null\n" if before == b"[" else b"]\n"
 
 
 def caller():
@@ -140,25 +141,18 @@ def caller():
 
 
 def body():
-    """Return the body: a form or a JSON object; none is an empty form. Raises ServiceError."""
+    """Return the body: a form or a JSON object; none is an empty form.
+
+    Raises invalid-body, body-too-large or unsupported-media-type.
+    """
     text = whole_text(settings()["MAXIMUM_POST_DATA_LENGTH"])
     if not text:
         return {}
     try:
         if request.mimetype == "application/x-www-form-urlencoded":
-            pairs = parse_qsl(text.decode(), keep_blank_values=True, errors="strict")
-            return dict(reversed(pairs))  # the first of a name counts
+            return urlencoded_form(text)
         if request.mimetype == "multipart/form-data":
-            boundary = request.mimetype_params["boundary"].encode("ascii")
-            parser = MultiPartParser(
-                lambda *args, **kwargs: BytesIO()
-            )  # files are ignored
-            form = parser.parse(BytesIO(text), boundary, len(text))[0].to_dict()
-            if "\ufffd" in "".join(
-                form.values()
-            ):  # by which Werkzeug replaces what is no UTF-8
-                raise ServiceError("invalid-body")
-            return form
+            return multipart_form(text)
         if request.is_json:
             return {} | orjson.loads(text)  # a TypeError when it is no object
     except (ValueError, KeyError, TypeError, RecursionError, HTTPException) as error:
@@ -166,17 +160,43 @@ def body():
     raise ServiceError("unsupported-media-type")
 
 
+def urlencoded_form(text):
+    """Return the fields of a form; the first of a name counts."""
+    form = {}
+    for name, value in parse_qsl(
+        text.decode(), keep_blank_values=True, errors="strict"
+    ):
+        form.setdefault(name, value)
+    return form
+
+
+def multipart_form(text):
+    """Return the fields of a form without its files; the first of a name counts."""
+    parser = FormDataParser(lambda *args, **options: BytesIO(), silent=False)
+    kind, parameters = request.mimetype, request.mimetype_params
+    _, fields, _ = parser.parse(BytesIO(text), kind, len(text), parameters)
+    form = fields.to_dict()
+    if "\ufffd" in "".join(
+        form.values()
+    ):  # by which Werkzeug replaces what is no UTF-8
+        raise ServiceError("invalid-body")
+    return form
+
+
 def whole_text(most):
-    """Return the bytes of the body, at most so many. Raises ServiceError."""
+    """Return the bytes of the body, at most so many.
+
+    Raises body-too-large, or invalid-body if the client sent less than it said.
+    """
     length = request.content_length or 0  # none of a chunked body
-    try:
-        text = b"" if length > most else request.stream.read(most + 1)
-    except (
-        Exception
-    ) as error:  # the server's own, for what is cut short or has broken chunks
-        raise ServiceError("invalid-body") from error
-    if max(length, len(text)) > most:
+    if length > most:
         raise ServiceError("body-too-large")
-    if len(text) < length:  # the client sent less
+    try:
+        text = request.stream.read(most + 1)
+    except Exception as error:  # the server's own, for what is cut short or broken
+        raise ServiceError("invalid-body") from error
+    if len(text) > most:
+        raise ServiceError("body-too-large")
+    if len(text) < length:
         raise ServiceError("invalid-body")
     return text

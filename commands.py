@@ -11,16 +11,16 @@ from flask import Blueprint
 import accounts
 import operations
 from config import parse_database_url, settings
-from database import connection, db, run
+from database import connection, db, is_of_database
 from engines import ENGINES
 from errors import ServiceError, SettingError
-from models import MODELS, make_tables
-from rows import read_tables
+from models import MODELS, make_file, make_missing, make_tables
+from rows import copy_rows, count_rows, read_tables
 from validators import example_body
 
-BATCH = 500  # rows in a statement of a copy
 ACCOUNTID = click.Argument(["accountid"])
 APPID = click.Option(["--appid"], help="The application.  [default: the service's own]")
+PEOPLE = ("Eve", "Bob", "Ada")  # of the demo, as long as the name in the examples
 
 commands = Blueprint("commands", __name__, cli_group=None)
 
@@ -29,6 +29,7 @@ def command(function, *parameters):
     """Make a function a command of that name, with its first sentence as help."""
 
     def invoke(**options):
+        allow_long_statements(db)
         try:
             if "appid" in options:
                 options["appid"] = operations.checked_appid(options["appid"])
@@ -38,8 +39,15 @@ def command(function, *parameters):
             raise click.ClickException(error.code) from error
         show(result if isinstance(result, str) else json.dumps(result))
 
-    name, help = function.__name__.replace("_", "-"), function.__doc__.partition(".")[0]
+    name = function.__name__.replace("_", "-")
+    help = function.__doc__.partition(".")[0]
     commands.cli.command(name, params=[*parameters], help=f"{help}.")(invoke)
+
+
+def allow_long_statements(engine):
+    """Wait for the end of each statement, where a request would wait for 10 seconds."""
+    engine.close()
+    engine.connect_params.pop("read_timeout", None)  # of MySQL
 
 
 def show(text):
@@ -48,59 +56,47 @@ def show(text):
         raise click.ClickException("cannot write the output: it is closed")
     try:
         click.echo(text)
-    except OSError as error:  # Python would try again when it ends
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise click.ClickException(
-            f"cannot write the output: {error.strerror}"
-        ) from error
+    except OSError as error:
+        sys.stdout = None  # or Python tries again at its end
+        reason = f"cannot write the output: {error.strerror}"
+        raise click.ClickException(reason) from error
 
 
 def copy_database(database_url):
-    """Copy all that the configured database holds at one moment into an empty one. Or nothing."""
-    url, hidden = (
-        parse_database_url(database_url),
-        not (sys.stderr and sys.stderr.isatty()),
-    )
-    patient = url.server | {"read_timeout": 3_600}  # the commit of many rows takes long
-    target = ENGINES[url.engine](url._replace(server=patient))
-    target.refused = f"{url.engine}://***"
-    make_tables(target)
-    with closing(target), connection(target), target.writing(), connection():
-        if any(count_rows(target, model) for model in MODELS):
-            raise SettingError("DATABASE_URL", target.refused, "has rows already")
-        db.execute_sql("BEGIN")
-        length = 0 if hidden else sum(count_rows(db, model) for model in MODELS)
-        with click.progressbar(length=length, file=sys.stderr, hidden=hidden) as bar:
-            counts = {f"{m.TABLE}s": copy_table(m, target, bar) for m in MODELS}
-        db.execute_sql("ROLLBACK")
+    """Copy all that the configured database holds into an empty one. Or nothing.
+
+    What is copied was there at one moment.
+    """
+    url = parse_database_url(database_url)
+    target = ENGINES[url.engine](url)
+    shown = f"{target.kind}://***"
+    allow_long_statements(target)
+    with closing(target), db.manual_commit():
+        with connection():  # whose errors are ServiceErrors, unlike those of the target
+            db.execute_sql("BEGIN")
+        try:
+            make_file(target)
+            make_missing(target)
+            with target.writing():
+                if any(count_rows(target, model) for model in MODELS):
+                    raise SettingError("DATABASE_URL", shown, "has rows already")
+                counts = {f"{m.TABLE}s": copy_table(m, target) for m in MODELS}
+        except Exception as error:
+            if is_of_database(error):
+                raise SettingError("DATABASE_URL", shown, error) from error
+            raise
+        db.rollback()
     return {"object": "copy", **counts}
 
 
-def copy_table(model, target, bar):
-    """Copy the rows of a table, by its primary key; return how many there are in both databases."""
-    table, names = model.TABLE, model._meta.sorted_field_names
-    columns, marks = ", ".join(names), ", ".join([target.param] * len(names))
-    select = f"SELECT {columns} FROM {table} WHERE {names[0]} > ? ORDER BY {names[0]} LIMIT {BATCH}"
-    last, count = "" if names[0] == "accountid" else 0, 0
-    while rows := run(select, last).fetchall():
-        with connection(
-            target
-        ):  # whose errors are told from those of the configured one
-            target.cursor().executemany(
-                f"INSERT INTO {table} ({columns}) VALUES ({marks})", rows
-            )
-        last, count = rows[-1][0], count + len(rows)
-        bar.update(len(rows))
-    if count != count_rows(target, model):
-        raise SettingError(
-            "DATABASE_URL", target.refused, f"has another number of {table}s"
-        )
+def copy_table(model, target):
+    """Copy the rows of a table; show and return how many."""
+    count = 0
+    for copied in copy_rows(model, target):
+        count += copied
+        if sys.stderr and sys.stderr.isatty():
+            click.echo(f"\r{count} {model.TABLE}s ", err=True, nl=False)
     return count
-
-
-def count_rows(engine, model):
-    with connection(engine):
-        return engine.execute_sql(f"SELECT COUNT(*) FROM {model.TABLE}").fetchone()[0]
 
 
 def init_db():
@@ -112,33 +108,40 @@ def init_db():
 
 def demo():
     """Make a few accounts with profiles, and print a curl line for each operation."""
-    appid, names = settings()["APPID"], settings()["USER_PROFILE_FIELDS"]
-    body = example_body(names, settings()["PROFILE_LENGTHS"])
-    for _ in range(3):
-        accountid = accounts.create_account(appid)["accountid"]
-        caller = accounts.Caller(accountid, False, appid)
-        profile = operations.create_profile(caller, accountid, body)
+    own = settings()
+    appid = own["APPID"]
+    example = example_body(own["USER_PROFILE_FIELDS"], own["PROFILE_LENGTHS"])
+    for name in PEOPLE:
+        owner = accounts.create_account(appid)["accountid"]
+        caller = accounts.Caller(owner, False, appid)
+        body = {}
+        for field, text in example.items():
+            body[field] = text.replace("Ada", name).replace("ada", name.lower())
+        profileid = operations.create_profile(caller, owner, body)["profileid"]
     administrator = accounts.create_account(appid, administrator=True)
-    user, admin = (
-        f"-H 'Authorization: Bearer {accounts.create_session(each, 28_800)['token']}'"
-        for each in (accountid, administrator["accountid"])
-    )
+    user = authorization(owner)
+    admin = authorization(administrator["accountid"])
     page = f"http://127.0.0.1:{os.environ.get('FLASK_RUN_PORT', 5000)}/"
-    form = " ".join(
-        f"--data-urlencode '{name}={value}'" for name, value in body.items()
-    )
+    api = f"{page}api"
+    form = " ".join(f"--data-urlencode '{name}={body[name]}'" for name in body)
     return f"""\
 Made an administrator and three accounts with a profile each. With the service running
 (flask run), paste any of these into another terminal, or a token into its page, {page}
 
-# as a user: update-profile (with the same values, so that only updatedAt changes), create-profile
-curl -X PATCH {user} {form} '{page}api/user/update-profile?profileid={profile["profileid"]}'
-curl -X POST {user} {form} -d default=true '{page}api/user/create-profile?accountid={accountid}'
+# as a user: update-profile (the same values: only updatedAt changes), create-profile
+curl -X PATCH {user} {form} '{api}/user/update-profile?profileid={profileid}'
+curl -X POST {user} {form} -d default=true '{api}/user/create-profile?accountid={owner}'
 
 # as the administrator: sessions, profiles
-curl {admin} '{page}api/administrator/sessions'
-curl {admin} '{page}api/administrator/profiles?limit=2'
+curl {admin} '{api}/administrator/sessions'
+curl {admin} '{api}/administrator/profiles?limit=2'
 """
+
+
+def authorization(accountid):
+    """Return curl's option for a new session of the account."""
+    session = accounts.create_session(accountid, 28_800)
+    return f"-H 'Authorization: Bearer {session['token']}'"
 
 
 ADMINISTRATOR = click.Option(
@@ -161,7 +164,7 @@ command(accounts.find_accounts, click.Argument(["email"]), APPID)
 command(accounts.set_administrator, ACCOUNTID, OFF)
 command(accounts.end_session, click.Argument(["sessionid"]))
 command(accounts.end_sessions, ACCOUNTID)
-command(accounts.delete_account, ACCOUNTID)
+command(accounts.delete_account, ACCOUNTID, APPID)
 command(accounts.purge_sessions, DAYS)
 command(copy_database, click.Argument(["database_url"]))
 command(init_db)

@@ -1,93 +1,176 @@
 """Read in a ``connection()``, write in a ``transaction()``.
 
-- A thread opens a connection at its first use of the database, and keeps it until the thread ends.
-- Whatever leaves one of the two by an exception other than a ServiceError closes the connection.
-  What is used after that in a transaction fails; the next ``connection()`` opens another one.
-- It also replaces one that the server has closed, that is old, or that leads to a replaced file.
-- A thread closes its connection before it forks: an inherited one of SQLite relies on locks that
-  only the parent has. Never fork within a transaction.
+- Each thread has a connection, from its first use of the database until its end.
+- An exception that leaves one of the two, other than a ServiceError, closes it. What is
+  used after that within a transaction fails; the next ``connection()`` opens another.
+- A transaction belongs to the thread and the task that began it.
+- A thread closes its connection before it forks. Never fork within a transaction.
 """
 
 import logging
 import os
 import random
-import threading
 import time
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from functools import wraps
 
 import peewee
 
-from errors import ServiceError, SettingError
+from errors import ServiceError
 
-LOCK_SECONDS = (
-    4  # how long a write may wait for a lock, and is repeated after conflicts
-)
+LOCK_SECONDS = 4  # how long a write waits for locks, and is repeated after conflicts
 OUTAGES = ("OperationalError", "InterfaceError", "InternalError", "DatabaseError")
-OTHER_OUTAGES = (
-    1046,
-    1146,
-    "Cannot operate on a closed database.",
-)  # no database, no table
-# A row changed since it was read; a table just made; a long wait for a lock; a deadlock, or a
-# cluster's conflict; a table being changed; a group's conflict; many processes open a new file.
-CONFLICTS = (1020, 1050, 1205, 1213, 1684, 3101, "database is locked")
+# No database, no table; of a connection that was closed within a transaction.
+OTHER_OUTAGES = (1046, 1146, "Cannot operate on a closed database.")
+CONFLICTS = (
+    1020,  # a row changed since it was read
+    1050,  # a table was just made
+    1205,  # a long wait for a lock
+    1213,  # a deadlock, or a conflict in a cluster
+    1684,  # a table is being changed
+    3101,  # a conflict in a group
+    "database is locked",  # many processes open a new file
+)
+GROUP_CONFLICT = "Got error 149"  # in an error that has other reasons, too
+
+ANOTHER_TASK = (
+    "another task's transaction is open in this thread, or this task's in another: "
+    "begin and end it in one function, without await or yield"
+)
 
 logger = logging.getLogger("profiles")
-db = peewee.DatabaseProxy()  # the database of the process
-os.register_at_fork(before=lambda: db.obj and not db.in_transaction() and db.close())
+logging.getLogger("peewee").setLevel(logging.INFO)  # below it, the values of statements
 
 
-class Handle:
-    """A thread's connection, closed when the thread ends, and with it this object."""
+class Keeper:
+    """A thread's connection, closed when the thread ends, and what is begun on it.
 
-    transaction = False  # whether it is in one, which another thread may end
+    Without it that is up to the garbage collector: one of SQLite refers to itself.
+    """
 
-    def __init__(self, connection=None, file=None):
-        self.connection, self.closed, self.file = connection, connection is None, file
-        self.process, self.since = os.getpid(), time.monotonic()
+    def __init__(self, connection=None):
+        self.connection = connection
+        self.process = os.getpid()
+        self.begun = []  # the transaction, until its end
 
     def close(self):
-        self.closed = True
+        with suppress(Exception):  # it may be closed already
+            self.connection.close()
+
+    def __del__(self):
         if self.process == os.getpid():  # not in a forked child
-            with (
-                suppress(Exception),
-                closing(self.connection),
-            ):  # perhaps it is closed already
-                if self.file:  # SQLite's lock would last as long as any cursor
-                    self.connection.rollback()
-
-    __del__ = close
+            self.close()
 
 
-class Own(threading.local):
-    handle = Handle()  # each thread's
+NOTHING = Keeper()
+
+
+class Engine(peewee.Database):
+    """A database whose transactions cannot be joined by chance."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        # Private. Peewee's own lock lets the threads connect one after the other. With
+        # a server that hangs, the fourth waits for four time-outs; and a fork may leave
+        # it locked.
+        self._lock = nullcontext()
+        self.begun = ContextVar("begun")  # by this task
+
+    @property
+    def keeper(self):
+        """That of this thread's connection."""
+        return getattr(self._state, "keeper", NOTHING)
+
+    def connect(self, reuse_if_open=False):
+        """Connect. Whatever fails is an OperationalError."""
+        try:
+            super().connect(reuse_if_open)
+        except Exception as error:
+            raise peewee.OperationalError(*error.args) from error
+        self._state.keeper = Keeper(self._state.conn)
+
+    def _close(self, connection):
+        self.keeper.close()
+
+    def check_task(self):
+        """Raise RuntimeError unless this thread's transaction is this task's."""
+        begun = self.keeper.begun
+        if begun != self.begun.get([]):
+            raise RuntimeError(ANOTHER_TASK)
+        if not begun and self.in_transaction():
+            self.dispose()  # one that another thread or task has tried to end
+
+    def push_transaction(self, transaction):
+        super().push_transaction(transaction)
+        self.keeper.begun = [transaction]
+        self.begun.set(self.keeper.begun)
+
+    def pop_transaction(self):
+        begun = self.keeper.begun
+        is_own = begun and begun == self.begun.get([])
+        begun.clear()
+        if not is_own:
+            raise RuntimeError(ANOTHER_TASK)
+        return super().pop_transaction()
+
+    def savepoint(self):
+        return Savepoint(self)
+
+    def rollback(self):
+        """Roll back. If that fails, close the connection, which does the same."""
+        try:
+            super().rollback()
+        except Exception:  # the error that led here tells more
+            self.keeper.close()
+
+
+class Savepoint(peewee._savepoint):
+    def rollback(self, begin=True):
+        """Roll back, as a transaction does."""
+        try:
+            super().rollback(begin)
+        except Exception:
+            self.db.keeper.close()
+
+
+db = peewee.DatabaseProxy()  # the database of the process
+
+
+def close_before_fork():
+    if db.obj and not db.in_transaction():
+        db.close()
+
+
+os.register_at_fork(before=close_before_fork)
 
 
 @contextmanager
-def connection(engine=db):
+def connection():
     """Provide the thread's connection for the block; blocks can be nested.
 
-    Raises ServiceError("database-unavailable") when the database is away, full, read-only, locked
-    for too long or lacks a table or a column; its ``__cause__`` says which, and so does the log.
+    Raises ServiceError("database-unavailable") when the database is away, full,
+    read-only, locked for too long or lacks a table or a column; its ``__cause__`` says
+    which, and so does the log. Raises RuntimeError within another task's transaction.
     """
-    handle = engine.own.handle
+    db.check_task()
+    engine = db.obj
+    keeper = engine.keeper
     try:
         if not engine.in_transaction() and not engine.is_connection_usable():
             engine.close()
             engine.connect()
-            handle = engine.own.handle
+            keeper = engine.keeper
         yield
     except ServiceError:
         raise
     except BaseException as error:
-        handle.close()
-        reason = str(error).partition(" with text ")[
-            0
-        ]  # which is a value that is no UTF-8
-        if engine.refused and is_of_database(error):
-            raise SettingError("DATABASE_URL", engine.refused, reason) from error
+        engine.keeper.close()
+        if keeper is not engine.keeper:  # replaced, or left in another thread
+            keeper.close()
+            keeper.begun.clear()
         if is_outage(error):
+            reason = str(error).partition(" with text ")[0]  # a value that is no UTF-8
             logger.error("database unavailable: %s", reason)
             raise ServiceError("database-unavailable") from error
         raise
@@ -95,56 +178,59 @@ def connection(engine=db):
 
 @contextmanager
 def transaction():
-    """Provide a transaction for the block: all that is written in it is stored, or nothing is.
+    """Provide a transaction for the block: all that is written is stored, or nothing.
 
-    It needs no ``connection()`` around it. Blocks within it, and operations, join it. On SQLite
-    other writers wait for its end, for at most 4 seconds. Raises ServiceError, as ``connection()``
-    does, also after a conflict with another transaction: the caller may then repeat all of it.
+    It needs no ``connection()`` around it. Blocks within it, and operations, join it.
+    On SQLite other writers wait for its end, at most 4 seconds. Raises ServiceError, as
+    ``connection()`` does, also after a conflict: the caller may then repeat all of it.
     """
     with connection(), db.writing():
         yield
 
 
 def repeated(work):
-    """Decorate work that is repeated after a conflict, for 4 seconds, unless it is part of more."""
+    """Decorate work that is repeated after a conflict, for 4 seconds, unless it joins a
+    transaction. It runs in a ``connection()``."""
 
     @wraps(work)
     def repeat(*args, **options):
         deadline = time.monotonic() + LOCK_SECONDS
-        while True:
-            try:
-                return work(*args, **options)
-            except Exception as error:
-                if (
-                    not is_conflict(error)
-                    or db.in_transaction()
-                    or time.monotonic() > deadline
-                ):
-                    raise
-            time.sleep(random.uniform(0.001, 0.02))
+        with connection():
+            while True:
+                try:
+                    return work(*args, **options)
+                except Exception as error:
+                    is_late = time.monotonic() > deadline
+                    if is_late or db.in_transaction() or not is_conflict(error):
+                        raise
+                time.sleep(random.uniform(0.001, 0.02))
 
     return repeat
 
 
 def run(sql, *values):
-    """Run SQL, with ``?`` for each value; return a cursor. Peewee takes 180 µs to build a query."""
+    """Run SQL, with ``?`` for each value; return a cursor.
+
+    Peewee takes 180 µs to build a query.
+    """
     return db.execute_sql(sql.replace("?", db.param), values)
 
 
 def is_outage(error):
     """Return whether the database is away, full, read-only, locked or incomplete."""
-    known = type(error).__name__ in OUTAGES or (*error.args, None)[0] in OTHER_OUTAGES
-    return known and is_of_database(error)
+    code = error.args[0] if error.args else None
+    is_known = type(error).__name__ in OUTAGES or code in OTHER_OUTAGES
+    return is_known and is_of_database(error)
 
 
 def is_conflict(error):
-    """Return whether the same work may succeed when it is repeated in a new transaction."""
-    code, *text = error.args or (None,)
-    known = code == 1180 and "Got error 149" in str(
-        text
-    )  # of a group; 1180 has other reasons
-    return is_of_database(error) and (known or code in CONFLICTS)
+    """Return whether the same work may succeed in a new transaction."""
+    code = error.args[0] if error.args else None
+    is_known = code in CONFLICTS or GROUP_CONFLICT in str(error)
+    return is_known and is_of_database(error)
 
 
 def is_of_database(error):
-    return type(error).__module__.partition(".")[0] in ("peewee", "pymysql", "sqlite3")
+    """Return whether Peewee or a driver has raised the error."""
+    library = type(error).__module__.partition(".")[0]
+    return library in ("peewee", "pymysql", "sqlite3")

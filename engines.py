@@ -1,27 +1,24 @@
-"""SQLite and MySQL: how each connects, is checked and begins to write."""
+"""SQLite and MySQL: how each connects, begins to write, and is checked."""
 
-import logging
 import os
 import select
 import sqlite3
+import ssl
 import time
 from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from threading import Lock
 
 import peewee
+import pymysql
 from pymysql.constants.CLIENT import FOUND_ROWS
 
-from database import LOCK_SECONDS, Handle, Own
+from database import LOCK_SECONDS, Engine, db
 
-STATEMENT_SECONDS = (
-    10  # how long to wait for MySQL, which may still complete the statement
-)
-TURN_SECONDS = (
-    1  # how long a thread waits for those of its process before it asks SQLite itself
-)
-CONNECTION_SECONDS = 600  # the age at which a connection to MySQL is replaced
+TURN_SECONDS = 1  # how long a thread waits for its turn before it asks SQLite
+STATEMENT_SECONDS = 10  # how long a request waits for MySQL, which may still go on
+IDLE_SECONDS = 60  # some networks forget a connection that is idle for 4 minutes
+LOG_BYTES = 16 * 2**20  # what SQLite's -wal shrinks to, once it was larger
 SESSION = f"""SET SESSION autocommit = 1, completion_type = 0, sql_big_selects = 1,
     sql_select_limit = 18446744073709551615, sql_safe_updates = 0,
     sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
@@ -30,136 +27,138 @@ SESSION = f"""SET SESSION autocommit = 1, completion_type = 0, sql_big_selects =
     /*M!100100 , tx_isolation = 'REPEATABLE-READ', tx_read_only = 0 */"""
 """What the service relies on, whatever the server is set to. MySQL, then MariaDB."""
 
-logging.getLogger("peewee").setLevel(
-    logging.INFO
-)  # below it, statements with their parameters
+FORKED = (
+    "this process was forked while its parent had a connection in another thread: "
+    "start it with spawn, or fork first"
+)
 
 
-class Engine(peewee.Database):
-    """One connection for each thread."""
+class SQLiteConnection(sqlite3.Connection):
+    """Knows its file, and gives up its locks when it is closed."""
 
-    refused = ""  # of another database than the service's own: how its errors name it
-    turn = Lock()  # of the thread that writes to SQLite
+    opened = {}  # the process that opened each one; a child inherits this
+    file = None
 
     def __init__(self, *args, **options):
+        process = os.getpid()
+        if {*self.opened.values()} - {process}:
+            raise peewee.OperationalError(FORKED)
         super().__init__(*args, **options)
-        # Private: Peewee connects one thread at a time. With a server that hangs, the fourth
-        # thread would wait for four time-outs. What the lock guards belongs to one thread.
-        self._lock = nullcontext()
-        self.own = Own()
+        self.opened[id(self)] = process
 
-    def _connect(self):
-        file = self.file()  # before it is opened: another one in its place is noticed
-        connection = super()._connect()
-        self.own.handle = Handle(connection, file)
-        return connection
-
-    def file(self):
-        """Return what tells SQLite's file from any other, or None when there is none."""
-
-    def _close(self, connection):
-        self.own.handle.close()
-
-    def transaction_depth(self):
-        return super().transaction_depth() + self.own.handle.transaction
-
-    def in_transaction(self):
-        return self.transaction_depth() > 0
-
-    @contextmanager
-    def writing(self, *, several=True):
-        """Provide a transaction; within one, a savepoint; for one statement, what it needs."""
-        handle, joins = self.own.handle, self.in_transaction()
-        if not several and (joins or self.kind == "mysql"):
-            yield
-            return
-        commit, rollback = handle.connection.commit, handle.connection.rollback
-        if joins:
-            savepoint = self.savepoint()
-            commit, rollback = (
-                partial(savepoint.commit, False),
-                partial(savepoint.rollback, False),
-            )
-        try:
-            savepoint.__enter__() if joins else self.begin_writing(handle)
-            yield
-            commit()
-        except Exception:
-            try:
-                rollback()
-            except Exception:  # the first error tells more
-                handle.close()
-            raise
-        finally:
-            if not joins:
-                handle.transaction = False
-                with suppress(RuntimeError):  # it was lost
-                    self.turn.release()
+    def close(self):
+        self.file = None
+        self.opened.pop(id(self), None)
+        with suppress(sqlite3.Error):  # it may be closed already
+            self.rollback()  # otherwise the lock lasts as long as any cursor
+        super().close()
 
 
 class SQLite(Engine, peewee.SqliteDatabase):
     """SQLite in WAL mode, where a commit returns once it is on the disk."""
 
     kind = "sqlite"
-    index_hint = newest = (
-        ""  # SQLite itself chooses the index, and reads what was committed last
-    )
+    index_hint = ""  # SQLite itself chooses the right index
+    latest_rows = ""  # a read in a transaction that writes has them
     field_types = {**peewee.SqliteDatabase.field_types, "ASCII": "TEXT"}
+    turn = Lock()  # to write, of the threads of this process
 
     def __init__(self, url):
-        self.path, uri = (
-            url.name,
-            Path(url.name).as_uri() + "?mode=rw",
-        )  # never made anew
-        options = {"timeout": LOCK_SECONDS, "check_same_thread": False, "uri": True}
-        super().__init__(uri, {"synchronous": "FULL"}, **options)
-        self.register_function(
-            lambda text: text and text.lower(), "LOWER", 1
-        )  # not of ASCII alone
+        self.url = url
+        super().__init__(
+            Path(url.name).as_uri() + "?mode=rw",  # never makes the file
+            {"synchronous": "FULL", "journal_size_limit": LOG_BYTES},
+            timeout=LOCK_SECONDS,
+            check_same_thread=False,
+            uri=True,
+            factory=SQLiteConnection,
+        )
+        self.register_function(lower, "LOWER", 1)
+
+    def _connect(self):
+        file = self.file()  # before it is opened: another one in its place is noticed
+        connection = super()._connect()
+        connection.file = file
+        return connection
 
     def file(self):
+        """Return what tells the file from any other, or None when there is none."""
         with suppress(OSError):
-            found = os.stat(self.path)
+            found = os.stat(self.url.name)
             return found.st_dev, found.st_ino
 
     def is_connection_usable(self):
         """Return whether there is one, to the file that is in its place now."""
-        return (
-            not self.own.handle.closed
-            and self.own.handle.file == self.file() is not None
-        )
+        connection = self._state.conn
+        return connection is not None and connection.file == self.file() is not None
 
-    def begin_writing(self, handle):
-        """Begin a transaction once no other thread and no other process writes.
+    @contextmanager
+    def writing(self):
+        """Provide a transaction; within one, a savepoint.
 
-        The turn, which may get lost, saves the threads of a process from asking SQLite. Who asks
-        asks often at first: with SQLite's own wait, p99 of an update was 20 to 60 times p50, not 3.
+        Threads take turns, so that only one of a process asks SQLite: creates are a
+        quarter faster. SQLite's own lock is the one that counts: a lost turn delays.
         """
-        deadline, handle.transaction = time.monotonic() + LOCK_SECONDS, True
-        self.turn.acquire(timeout=TURN_SECONDS)
-        start, execute = time.monotonic(), handle.connection.execute
+        deadline = time.monotonic() + LOCK_SECONDS
+        has_turn = not self.in_transaction() and self.turn.acquire(timeout=TURN_SECONDS)
+        try:
+            with self.atomic(deadline):
+                yield
+        finally:
+            if has_turn:
+                self.turn.release()
+
+    one_statement = writing
+
+    def begin(self, deadline=None):
+        """Begin a transaction, called by Peewee, once no other process writes.
+
+        It asks often at first: with SQLite's own wait p99 of an update was 20 to 60
+        times p50, not 3. The deadline is by ``time.monotonic()``.
+        """
+        began = time.monotonic()
+        deadline = deadline or began + LOCK_SECONDS
+        execute = self.connection().execute
         execute("PRAGMA busy_timeout = 0")
         try:
             while True:
                 try:
                     return execute("BEGIN IMMEDIATE")
                 except sqlite3.OperationalError as error:
-                    waited = time.monotonic() - start
-                    if "locked" not in str(error) or start + waited > deadline:
+                    now = time.monotonic()
+                    if "locked" not in str(error) or now > deadline:
                         raise
+                waited = now - began
                 time.sleep(0.00005 if waited < 0.1 else waited / 100)
         finally:
             execute(f"PRAGMA busy_timeout = {LOCK_SECONDS * 1_000}")
+
+
+def lower(text):
+    """Return the text in small letters; SQLite's own LOWER knows only ASCII."""
+    return text and text.lower()
+
+
+class MySQLConnection(pymysql.Connection):
+    """Knows when it was last used. Without ssl-mode all share a context for TLS."""
+
+    unverified = ssl._create_unverified_context()  # its name in PEP 476
+
+    def _create_ssl_ctx(self, given):
+        # Private. PyMySQL's own reads the system's certificates for each connection:
+        # 30 ms of CPU, also for a server without TLS.
+        return given or self.unverified
 
 
 class MySQL(Engine, peewee.MySQLDatabase):
     """MySQL or MariaDB over PyMySQL."""
 
     kind = "mysql"
-    # If it may choose, MariaDB 10.11 reads "appid = ? AND id < ?" by the application alone and
-    # skips the rows before the cursor: 107 ms in the middle of 200,000 rows instead of 0.3.
+    # If it may choose, MariaDB 10.11 reads "appid = ? AND id < ?" by the application
+    # alone and skips the rows before the cursor: 107 ms in the middle of 200,000 rows
+    # instead of 0.3.
     index_hint = "FORCE INDEX ({})"
-    newest = "LOCK IN SHARE MODE"  # also what was committed since the transaction began
+    latest_rows = "LOCK IN SHARE MODE"  # also those committed since it began
     field_types = {
         **peewee.MySQLDatabase.field_types,
         "ASCII": "VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin",
@@ -167,38 +166,51 @@ class MySQL(Engine, peewee.MySQLDatabase):
     }
 
     def __init__(self, url):
-        limits = {"read_timeout": STATEMENT_SECONDS, "write_timeout": STATEMENT_SECONDS}
-        options = {
-            "init_command": SESSION,
-            "client_flag": FOUND_ROWS,
-        }  # an UPDATE counts matches
-        super().__init__(url.name, connect_timeout=3, **limits | options | url.server)
+        self.url = url
+        super().__init__(
+            url.name,
+            connect_timeout=3,
+            read_timeout=STATEMENT_SECONDS,
+            write_timeout=STATEMENT_SECONDS,
+            init_command=SESSION,
+            client_flag=FOUND_ROWS,  # an UPDATE counts the rows that it matches
+            **url.server,
+        )
+
+    def _connect(self):
+        options = self.connect_params
+        connection = MySQLConnection(database=self.database, autocommit=True, **options)
+        connection.used = time.monotonic()
+        return connection
 
     def is_connection_usable(self):
-        """Return whether there is one, not too old, that the server has not closed."""
-        handle = self.own.handle
-        old = time.monotonic() - handle.since > CONNECTION_SECONDS
-        if handle.closed or old or not handle.connection.open:
+        """Return whether there is one that was used lately and is not closed."""
+        connection = self._state.conn
+        if connection is None or not connection.open:
             return False
+        now = time.monotonic()
+        idle = now - connection.used
+        connection.used = now
         poll = select.poll()
-        # A closed socket is readable. Private: PyMySQL's public way asks the server.
-        poll.register(handle.connection._sock, select.POLLIN)
-        return not poll.poll(0)
+        # One that the server has closed is readable. Private: PyMySQL's way asks it.
+        poll.register(connection._sock, select.POLLIN)
+        return idle < IDLE_SECONDS and not poll.poll(0)
 
-    def begin_writing(self, handle):
-        handle.transaction = True
-        self.execute_sql("BEGIN")
+    def writing(self):
+        """Provide a transaction; within one, a savepoint."""
+        return self.atomic()
 
-    def execute_sql(self, sql, params=None):
-        try:
-            return super().execute_sql(sql, params)
-        except peewee.PeeweeException:
-            raise
-        except (
-            BaseException
-        ):  # an interrupt can leave an answer unread, which the next would have
-            self.own.handle.close()
-            raise
+    def one_statement(self):
+        return nullcontext()  # it is a transaction by itself
 
 
 ENGINES = {"sqlite": SQLite, "mysql": MySQL}
+
+
+def use(url):
+    """Make the database at a DatabaseURL that of the process, unless it is already."""
+    if db.obj and db.url == url:
+        return
+    if db.obj:
+        db.close()
+    db.initialize(ENGINES[url.engine](url))

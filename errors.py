@@ -2,7 +2,7 @@
 
 from click import ClickException
 
-STATUSES = {  # of the codes; other errors are 400, or 404 for an identifier that is unknown
+STATUSES = {  # of the codes; others are 400, or 404 for an identifier that is unknown
     "sign-in-required": 401,
     "invalid-account": 403,
     "administrator-required": 403,
@@ -13,19 +13,24 @@ STATUSES = {  # of the codes; other errors are 400, or 404 for an identifier tha
     "internal-error": 500,
     "database-unavailable": 503,
 }
+# What Flask refuses by itself, by its status; the rest is bad-request.
+HTTP_CODES = {404: "not-found", 405: "method-not-allowed", 500: "internal-error"}
 
 
 class ServiceError(Exception):
-    """A request that fails: ``str(error)`` is the code, ``error.status`` the HTTP status."""
+    """A request that fails: ``str(error)`` is the code, ``error.status`` the status."""
 
-    def __init__(self, code: str, status: int | None = None) -> None:
+    def __init__(self, code, status=None):
         super().__init__(code)
-        self.code, self.status = code, status or STATUSES.get(code, 400)
+        self.code = code
+        self.status = status or STATUSES.get(code, 400)
 
 
 class SettingError(ClickException, RuntimeError):  # flask prints it as one line
     """A setting that is refused. The message is one line: variable, value, reason."""
 
-    def __init__(self, name: str, value: object, reason: str) -> None:
-        shown = str(value) if str(value).isprintable() else repr(value)
+    def __init__(self, name, value, reason):
+        shown = str(value)
+        if not shown.isprintable():
+            shown = repr(value)
         super().__init__(f"{name}={shown}: {reason}")

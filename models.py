@@ -1,52 +1,55 @@
-"""The tables and what makes them, the objects that their rows are returned as, and the clock."""
+"""The tables and what makes them, their rows as objects, and the clock."""
 
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
-from threading import Lock
-from typing import Any
 
 import peewee
 from peewee import BigIntegerField, BooleanField, IntegerField, TextField
 
-from database import connection, db, repeated
+from database import db, repeated
 
-latest, latest_lock = 0, Lock()
+latest = 0  # what now() returned last
 
 
 def now():
-    """Return nanoseconds since 1970, UTC. In a process, each call returns more than the last."""
+    """Return nanoseconds since 1970, UTC; each call returns more than the last.
+
+    Two threads, or two processes, can have the same: then a row's key exists already,
+    and insert() takes another moment.
+    """
     global latest
-    latest_lock.acquire(timeout=1)  # a signal's exception may have left it locked
     latest = moment = max(latest + 1, time.time_ns())
-    with suppress(RuntimeError):
-        latest_lock.release()
     return moment
 
 
 def timestamp(nanoseconds):
-    """Return ISO 8601, UTC, to the millisecond: texts of one length, which sort as the moments."""
+    """Return ISO 8601, UTC, to the millisecond.
+
+    Such texts have one length, and sort as the moments do.
+    """
     moment = datetime.fromtimestamp(nanoseconds // 10**6 / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class AsciiField(TextField):
-    """Identifiers, hashes and timestamps: at most 64 ASCII characters, compared byte for byte."""
+    """An identifier, hash or timestamp: at most 64 ASCII characters, as bytes."""
 
     field_type = "ASCII"
 
-
-Object = dict[str, Any]  # of the interface: each property and its value
 
 LISTING_INDEXES = ((("appid", "id"), False), (("appid", "accountid", "id"), False))
 
 
 class Account(db.Model):
-    TABLE, PREFIX, PUBLIC_ID = "account", "acct", "accountid"
-    PROPERTIES = (
-        "accountid object appid administrator profileid createdAt updatedAt".split()
-    )
+    TABLE = "account"
+    PREFIX = "acct"
+    PUBLIC_ID = "accountid"
+    PROPERTIES = """
+        accountid object appid administrator profileid createdAt updatedAt
+        """.split()
 
     accountid = AsciiField(primary_key=True)
     appid = AsciiField()
@@ -56,17 +59,26 @@ class Account(db.Model):
     updatedAt = AsciiField()
 
 
-class Profile(db.Model):
-    TABLE, PREFIX, PUBLIC_ID = "profile", "prof", "profileid"
-    PROPERTIES = """profileid object appid accountid companyName fullName contactEmail displayEmail
-        displayName phone occupation location dob website fields createdAt updatedAt""".split()
+class Owned(db.Model):
+    """The columns of an account's rows."""
 
-    id = BigIntegerField(
-        primary_key=True
-    )  # the nanosecond it was made: the listing's order
-    profileid = AsciiField()
+    id = BigIntegerField(primary_key=True)  # the nanosecond it was made: the order
     appid = AsciiField()
     accountid = AsciiField()
+    createdAt = AsciiField()
+    updatedAt = AsciiField()
+
+
+class Profile(Owned):
+    TABLE = "profile"
+    PREFIX = "prof"
+    PUBLIC_ID = "profileid"
+    PROPERTIES = """
+        profileid object appid accountid companyName fullName contactEmail displayEmail
+        displayName phone occupation location dob website fields createdAt updatedAt
+        """.split()
+
+    profileid = AsciiField()
     companyName = TextField(null=True)
     fullName = TextField(null=True)
     contactEmail = TextField(null=True)
@@ -77,30 +89,27 @@ class Profile(db.Model):
     location = TextField(null=True)
     dob = TextField(null=True)
     website = TextField(null=True)
-    createdAt = AsciiField()
-    updatedAt = AsciiField()
 
     class Meta:
         indexes = ((("profileid",), True), *LISTING_INDEXES)
 
 
-class Session(db.Model):
-    TABLE, PREFIX, PUBLIC_ID = "session", "sess", "sessionid"
-    PROPERTIES = """sessionid object appid accountid duration csrfToken expiresAt lastVerifiedAt
-        ended createdAt updatedAt""".split()
+class Session(Owned):
+    TABLE = "session"
+    PREFIX = "sess"
+    PUBLIC_ID = "sessionid"
+    PROPERTIES = """
+        sessionid object appid accountid duration csrfToken expiresAt lastVerifiedAt
+        ended createdAt updatedAt
+        """.split()
 
-    id = BigIntegerField(primary_key=True)  # as in Profile
     sessionid = AsciiField()
-    appid = AsciiField()
-    accountid = AsciiField()
     tokenHash = AsciiField()
     duration = IntegerField()  # seconds
     csrfToken = AsciiField()
     expiresAt = AsciiField()
     lastVerifiedAt = AsciiField()
     endedAt = AsciiField(null=True)
-    createdAt = AsciiField()
-    updatedAt = AsciiField()
 
     class Meta:
         indexes = ((("sessionid",), True), (("tokenHash",), True), *LISTING_INDEXES)
@@ -109,31 +118,40 @@ class Session(db.Model):
 MODELS = (Account, Profile, Session)
 
 
-def make_tables(engine=db):
-    """Make the missing tables; safe for many processes and nodes at once. Raises ServiceError."""
+def make_tables():
+    """Make the missing tables; safe for many processes and nodes at once."""
+    make_file(db)
+    repeated(make_missing)(db)
+
+
+def make_file(engine):
+    """Make SQLite's file, if there is none, for its owner alone."""
     if engine.kind == "sqlite":
         with suppress(OSError):  # then it cannot be opened either
-            Path(engine.path).touch(0o600)
-    with connection(engine):
-        make_missing(engine)
+            Path(engine.url.name).touch(0o600)
 
 
-@repeated
 def make_missing(engine):
+    """Make the missing tables of a database."""
     if engine.kind == "sqlite":
         engine.pragma("journal_mode", "wal")
     existing = engine.get_tables()
-    if missing := [model for model in MODELS if model.TABLE not in existing]:
-        with engine.writing():
-            for model in missing:
-                if engine.kind == "mysql":
-                    engine.execute(create_statement(engine, model))
-                else:
-                    peewee.SchemaManager(model, engine).create_all()
+    missing = [model for model in MODELS if model.TABLE not in existing]
+    if not missing:
+        return
+    with engine.writing():
+        for model in missing:
+            if engine.kind == "mysql":
+                engine.execute(create_statement(engine, model))
+            else:
+                peewee.SchemaManager(model, engine).create_all()
 
 
 def create_statement(engine, model):
-    """Return MySQL's statement for a table and its indexes. Made later, they break up a group."""
+    """Return MySQL's statement for a table with its indexes.
+
+    Several processes that made the indexes later would break up a group.
+    """
     context = engine.get_sql_context()
     parts = [column.ddl(context) for column in model._meta.sorted_fields]
     for columns, unique in model._meta.indexes:
@@ -144,23 +162,27 @@ def create_statement(engine, model):
     return context.literal(" ENGINE=InnoDB ROW_FORMAT=DYNAMIC")
 
 
+@cache
 def public_columns(model):
-    """Return the names of the columns that are read for an object: all but the hash of a token."""
+    """Return the names of the columns that are read for an object.
+
+    That is all but the hash of a token.
+    """
     return [name for name in model._meta.sorted_field_names if name != "tokenHash"]
 
 
 def as_objects(model, rows):
     """Return rows of the public columns as the interface's objects."""
-    names = [name for name in public_columns(model) if name != "id"]
-    blank, width = dict.fromkeys(model.PROPERTIES) | {"object": model.TABLE}, len(names)
-    moment, objects = timestamp(time.time_ns()), []
+    columns = public_columns(model)
+    moment = timestamp(time.time_ns())
+    objects = []
     for row in rows:
-        each = blank | dict(zip(names, row[-width:]))  # noqa: B905 (strict is a fifth slower)
+        values = dict(zip(columns, row, strict=True))
+        values["object"] = model.TABLE
         if model is Account:  # both databases store a boolean as a number
-            each["administrator"] = bool(each["administrator"])
-        if model is Session:  # it has ended when it was ended or has expired
-            each["ended"] = (
-                each.pop("endedAt") is not None or each["expiresAt"] <= moment
-            )
-        objects.append(each)
+            values["administrator"] = bool(values["administrator"])
+        if model is Session:
+            was_ended = values["endedAt"] is not None
+            values["ended"] = was_ended or values["expiresAt"] <= moment
+        objects.append({name: values.get(name) for name in model.PROPERTIES})
     return objects

@@ -1,4 +1,4 @@
-"""The OpenAPI description: openapi.json, and what the settings of this deployment decide."""
+"""The OpenAPI description: openapi.json, and what the settings decide."""
 
 import json
 from pathlib import Path
@@ -14,13 +14,12 @@ DOCUMENT = Path(__file__).with_name("openapi.json").read_text("utf-8")
 def describe(settings):
     """Return the description, OpenAPI 3.1, as a JSON object."""
     document = json.loads(DOCUMENT)
-    paths, schemas = document["paths"], document["components"]["schemas"]
-    create, update = (
-        paths["/api/user/create-profile"]["post"],
-        paths["/api/user/update-profile"],
-    )
+    paths = document["paths"]
+    schemas = document["components"]["schemas"]
+    create = paths["/api/user/create-profile"]["post"]
+    update = paths["/api/user/update-profile"]["patch"]
     schemas["CreateProfile"] = describe_body(create, settings, creating=True)
-    schemas["UpdateProfile"] = describe_body(update["patch"], settings, creating=False)
+    schemas["UpdateProfile"] = describe_body(update, settings, creating=False)
     for listing in ("/api/administrator/profiles", "/api/administrator/sessions"):
         limit = paths[listing]["get"]["parameters"][0]
         limit["schema"]["default"] = settings["PAGE_SIZE"]
@@ -28,19 +27,19 @@ def describe(settings):
 
 
 def describe_body(operation, settings, *, creating):
-    """Return the schema of the body of an operation, which gets an example that is accepted."""
-    names, lengths = settings["USER_PROFILE_FIELDS"], settings["PROFILE_LENGTHS"]
+    """Return the schema of an operation's body, and give the operation an example."""
+    names = settings["USER_PROFILE_FIELDS"]
+    lengths = settings["PROFILE_LENGTHS"]
     spec = APISpec("", "", "3.1.0", plugins=[MarshmallowPlugin()])
     schema = profile_schema(names, lengths, creating=creating)
     described = spec.components.schema("Body", schema=schema).schemas["Body"]
     example = example_body(names, lengths)
     for name in names:
-        if CATALOGUE[name].rule in ("email", "date"):  # the names of formats, too
-            described["properties"][name]["format"] = CATALOGUE[name].rule
+        rule = CATALOGUE[name].rule
+        if rule in ("email", "date"):  # the names of formats, too
+            described["properties"][name]["format"] = rule
     if creating:
-        described["properties"]["default"], example["default"] = (
-            {"type": "boolean"},
-            False,
-        )
+        described["properties"]["default"] = {"type": "boolean"}
+        example["default"] = False
     operation["requestBody"]["content"]["application/json"]["example"] = example
     return described

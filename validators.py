@@ -1,13 +1,12 @@
-"""Checking input: the catalogue of the fields, the schemas made from it, identifiers, paging."""
+"""Checking input: the fields and the schemas made from them, dates, identifiers."""
 
 import re
+from calendar import day_abbr, day_name
 from collections import namedtuple
-from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import date, datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from secrets import token_hex
-from typing import Any
 
 from email_validator import validate_email
 from marshmallow import EXCLUDE, Schema, fields, validate
@@ -15,20 +14,26 @@ from marshmallow import EXCLUDE, Schema, fields, validate
 from errors import ServiceError
 
 APPID = re.compile("[A-Za-z0-9._-]{1,64}")
-IDENTIFIERS = {p: re.compile(f"{p}_[0-9a-f]{{16}}") for p in ("acct", "prof", "sess")}
-LARGEST_INTEGER = (
-    2**63 - 1
-)  # the largest LIMIT and OFFSET of SQLite; MySQL's are larger
+LARGEST_INTEGER = 2**63 - 1  # the largest LIMIT and OFFSET of SQLite
+LONGEST_ADDRESS = 254  # RFC 5321, section 4.5.3.1.3, without the angle brackets
 
 
-def identifier(prefix: str) -> str:
+def checked_appid(appid):
+    """Return the id of an application. Raises invalid-appid."""
+    if not isinstance(appid, str) or not APPID.fullmatch(appid):
+        raise ServiceError("invalid-appid")
+    return appid
+
+
+def identifier(prefix):
     """Return a new identifier: the prefix and 16 hexadecimal characters."""
     return f"{prefix}_{token_hex(8)}"
 
 
-def is_identifier(prefix: str, text: object) -> bool:
-    """Return whether the text has the form of an identifier. Anything else cannot match a row."""
-    return isinstance(text, str) and IDENTIFIERS[prefix].fullmatch(text) is not None
+def is_identifier(prefix, text):
+    """Return whether the text has the form of an identifier."""
+    pattern = f"{prefix}_[0-9a-f]{{16}}"
+    return isinstance(text, str) and re.fullmatch(pattern, text) is not None
 
 
 CatalogueRow = namedtuple("CatalogueRow", "property rule example")
@@ -47,13 +52,9 @@ CATALOGUE = {
 }  # fmt: skip
 BOUNDED_FIELDS = tuple(name for name, row in CATALOGUE.items() if row.rule == "name")
 
-Lengths = tuple[
-    tuple[int, int], ...
-]  # inclusive, of BOUNDED_FIELDS, in Unicode characters
-
 
 class CheckedText(fields.String):
-    """A text, stored as a function returns it. The function raises ValueError for a bad one."""
+    """A text, stored as a function returns it, or refused as it raises ValueError."""
 
     def __init__(self, name, convert, rules):
         codes = dict.fromkeys(("required", "null", "invalid"), f"invalid-{name}")
@@ -72,98 +73,106 @@ class CheckedText(fields.String):
 
 
 ISO_DAY = r"(\d{4}(-?)(?:\d\d\2\d\d|W\d\d\2\d))"
-ISO_TIME = r"([T ]([01]\d|2[0-3]):[0-5]\d(:[0-5]\d([.,]\d+)?)?(Z|[+-](0\d|1[0-4])(:?[0-5]\d)?)?)?"
-WEEKDAY = re.compile(
-    "(Mon|Tues?|Wed(nes)?|Thu(rs)?|Fri|Sat(ur)?|Sun)(day)?,? ", re.IGNORECASE
-)
-COMMENT = re.compile(
-    r"(?<=[ T][+-]\d{4}) \([^()]*\)$"
-)  # of JavaScript: the name of the time zone
+ISO_ZONE = r"(Z|[+-](0\d|1[0-4])(:?[0-5]\d)?)?"
+ISO_TIME = rf"([T ]([01]\d|2[0-3]):[0-5]\d(:[0-5]\d([.,]\d+)?)?{ISO_ZONE})?"
+ISO = re.compile(ISO_DAY + ISO_TIME, re.ASCII)
+DAY_NAMES = {*day_name, *day_abbr}
+ZONE_NAME = re.compile(r"(?<=[ T][+-]\d{4}) \([^()]*\)$")  # of JavaScript
+SECOND_BLANK = re.compile(r"(?<=^[A-Za-z]{3} ) (?=\d \d\d:)")  # of ctime: Jan  5 10:30
 DATE_FORMATS = (
-    *("%Y/%m/%d", "%m/%d/%Y", "%d %B %Y", "%d %b %Y", "%d-%b-%Y"),
-    *("%B %d, %Y", "%b %d, %Y", "%B %d %Y", "%b %d %Y"),
-    *("%d %b %Y %H:%M:%S %z", "%d %b %Y %H:%M:%S GMT", "%d %b %Y %H:%M %z"),  # RFC 2822
-    *(
-        "%b %d %H:%M:%S %Y",
-        "%b %d %Y %H:%M:%S GMT%z",
-        "%b %d %Y %H:%M:%S",
-    ),  # C, JavaScript
+    "%Y/%m/%d",
+    "%m/%d/%Y",
+    "%d %B %Y",
+    "%d %b %Y",
+    "%d-%b-%Y",
+    "%B %d, %Y",
+    "%b %d, %Y",
+    "%B %d %Y",
+    "%b %d %Y",
+    "%d %b %Y %H:%M:%S %z",  # RFC 2822
+    "%d %b %Y %H:%M:%S GMT",
+    "%d %b %Y %H:%M %z",
+    "%b %d %H:%M:%S %Y",  # C's ctime
+    "%b %d %Y %H:%M:%S GMT%z",  # JavaScript
+    "%b %d %Y %H:%M:%S",
 )
 
 
-def parse_date(text: str) -> str:
-    """Return a date as YYYY-MM-DD, without a time. Raises ValueError for what is no real day."""
-    if iso := re.fullmatch(ISO_DAY + ISO_TIME, text, re.ASCII):
+def parse_date(text):
+    """Return a date as YYYY-MM-DD, without a time.
+
+    Raises ValueError for what is no real day.
+    """
+    if iso := ISO.fullmatch(text):
         return date.fromisoformat(iso[1]).isoformat()
-    weekday = WEEKDAY.match(text)
-    rest = COMMENT.sub("", text[weekday.end() :] if weekday else text)
-    if not (rest.isascii() and rest.isprintable()) or rest != rest.strip():
+    text = ZONE_NAME.sub("", text)
+    if not text.isascii() or not text.isprintable() or text != text.strip():
         raise ValueError("not a date")
+    first, _, rest = text.partition(" ")
+    weekday = first.removesuffix(",").title()
+    if weekday not in DAY_NAMES:
+        return parse_english(text).isoformat()
+    found = parse_english(rest)
+    if weekday not in (f"{found:%A}", f"{found:%a}"):
+        raise ValueError("another weekday")
+    return found.isoformat()
+
+
+def parse_english(text):
+    """Return the date of a text in one of the DATE_FORMATS. Raises ValueError."""
+    text = SECOND_BLANK.sub("", text)
+    if re.search("^ |[ /] ", text):  # for which strptime is too lenient
+        raise ValueError("a blank too many")
     for way in DATE_FORMATS:
         with suppress(ValueError):
-            found = datetime.strptime(rest, way)
-            if not weekday or f"{found:%a}" == weekday[1][:3].title():
-                return found.date().isoformat()
+            return datetime.strptime(text, way).date()
     raise ValueError("not a date")
 
 
+def parse_address(text):
+    """Return an e-mail address as it is, if it is a valid one. Raises ValueError."""
+    if len(text) > LONGEST_ADDRESS:  # or it is normalised first: a second for 64 KB
+        raise ValueError("too long")
+    validate_email(text, check_deliverability=False, strict=True)  # asks no network
+    return text
+
+
+CREATING = {"date": parse_date, "email": parse_address}
+UPDATING = {"date": parse_date}
+
+
 @lru_cache(maxsize=256)
-def profile_schema(
-    names: tuple[str, ...], lengths: Lengths, *, creating: bool
-) -> Schema:
-    """Return the schema of these fields; its messages are the codes. Raises ServiceError."""
-    address = partial(
-        validate_email, check_deliverability=False, strict=True
-    )  # asks no network
-    converters = {"date": parse_date}
-    if creating:
-        converters["email"] = lambda text: address(text).original
+def profile_schema(names, lengths, *, creating):
+    """Return the schema of these fields; its messages are the codes.
+
+    ``lengths``: the least and the most characters of each of the BOUNDED_FIELDS. Raises
+    ServiceError for a field that there is not.
+    """
+    converters = CREATING if creating else UPDATING
+    bounds = dict(zip(BOUNDED_FIELDS, lengths, strict=True))
     schema = {}
     for name in names:
         code = f"invalid-{name}"
         if name not in CATALOGUE:
             raise ServiceError(code)
         property, rule, _ = CATALOGUE[name]
-        rules = [validate.Length(min=1, error=code)]
+        checks = [validate.Length(min=1, error=code)]
         if rule == "email":
-            rules.append(validate.Regexp("^[^@]+@", error=code))
-        elif rule == "name":
-            least, most = lengths[BOUNDED_FIELDS.index(name)]
-            rules.append(validate.Length(least, most, error=f"{code}-length"))
-        schema[property] = CheckedText(name, converters.get(rule, str), rules)
+            checks.append(validate.Regexp("^[^@]+@", error=code))
+        if rule == "name":
+            checks.append(validate.Length(*bounds[name], error=f"{code}-length"))
+        schema[property] = CheckedText(name, converters.get(rule, str), checks)
     if creating:
         schema["default"] = fields.Raw(allow_none=True)
     return Schema.from_dict(schema)(unknown=EXCLUDE)
 
 
-def example_body(names: Iterable[str], lengths: Lengths) -> dict[str, Any]:
+def example_body(names, lengths):
     """Return a body of these input fields with allowed values."""
-    bounds, body = dict(zip(BOUNDED_FIELDS, lengths, strict=True)), {}
+    bounds = dict(zip(BOUNDED_FIELDS, lengths, strict=True))
+    body = {}
     for name in names:
         least, most = bounds.get(name, (0, None))
-        body[name] = CATALOGUE[name].example.ljust(least, ".")[:most]
+        padded = CATALOGUE[name].example.ljust(least, ".")
+        body[name] = padded[:most]
     return body
-
-
-def page_query(given: Mapping[str, Any], page_size: int) -> dict[str, Any]:
-    """Return limit and offset as numbers, after and accountid as given. Raises ServiceError."""
-    query = {
-        k: v for k, v in given.items() if v is not None and v is not False and v != ""
-    }
-    if query.pop("all", None):
-        query |= {"limit": LARGEST_INTEGER, "offset": 0}
-    query = {"limit": page_size, "offset": 0, "after": None, "accountid": None} | query
-    for name in ("limit", "offset"):
-        value = query[name]
-        if isinstance(value, str) and re.fullmatch("[0-9]{1,4300}", value):
-            value = query[name] = int(value)
-        if type(value) is not int or not 0 <= value <= LARGEST_INTEGER:
-            raise ServiceError(f"invalid-{name}")
-    after = query["after"]
-    if after is not None and not (
-        is_identifier("prof", after) or is_identifier("sess", after)
-    ):
-        raise ServiceError("invalid-after")
-    if not isinstance(query["accountid"], str | None):
-        raise ServiceError("invalid-accountid")
-    return query

@@ -186,7 +186,7 @@ def schema(url):
     """The tables and the indexes beside their keys."""
     engine = engine_at(url)
     found = []
-    with connection(engine):
+    with engine.connection_context():
         tables = sorted(engine.get_tables())
         for table in tables:
             key = (*engine.get_primary_keys(table), True)
@@ -194,7 +194,6 @@ def schema(url):
                 columns = (*index.columns, index.unique)
                 if columns != key:
                     found.append((table, *columns))
-    engine.close()
     return tables, sorted(found)
 
 

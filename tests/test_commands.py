@@ -6,18 +6,21 @@ import resource
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
+from collections import Counter
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 
 import click
 import pytest
-from databases import driver, execute, fill
+from databases import driver, execute, fill, on_sqlite
 from flask.cli import ScriptInfo
-from serving import ROOT, SESSIONS, Person, run
+from serving import ROOT, SESSIONS, Person, named, repeating, run, wait_until
 
+import accounts
 from app import create_app
 from database import connection
+from errors import ServiceError
 from models import Account, Session, timestamp
 
 DAY = 86_400 * 10**9  # nanoseconds
@@ -41,6 +44,11 @@ def test_create_account(app, command):
     }
     assert account == account | expected
     assert command("create-account", "--appid", "a b") == "Error: invalid-appid"
+
+
+def test_an_appid_refused_in_process(app):
+    with pytest.raises(ServiceError, match="^invalid-appid$"), connection():
+        accounts.create_account("a b")
 
 
 def test_set_administrator(command, user):
@@ -82,8 +90,7 @@ def test_create_and_end_session(command, person, sign_in):
     token = session.pop("token")
     moment = session["createdAt"]
     assert re.fullmatch("sess_[0-9a-f]{16}", session["sessionid"])
-    assert re.fullmatch("[0-9a-f]{64}", token)
-    assert re.fullmatch("[0-9a-f]{64}", session["csrfToken"])
+    assert re.fullmatch("[0-9a-f]{128}", session["csrfToken"] + token)
     expected = {
         "object": "session",
         "appid": "Shop",
@@ -171,8 +178,8 @@ def test_list_administrators(app, command):
 
 
 def find_accounts(app, *words):
-    accounts = run(app, "find-accounts", *words)["data"]
-    return [account["accountid"] for account in accounts]
+    found = run(app, "find-accounts", *words)["data"]
+    return [account["accountid"] for account in found]
 
 
 def create_with_emails(person, contact, display):
@@ -201,35 +208,76 @@ def test_find_accounts(make_app):
         assert find_accounts(app, email) == []
 
 
-@pytest.fixture
-def sessionids(command):
-    """Stores 125 sessions of each kind; returns their identifiers by kind."""
+def test_no_address_finds_nobody(app, user):
+    """Also where no profile has an address to display."""
+    user.create(named("name"))
+    assert find_accounts(app, "") == []
+    assert find_accounts(app, "name@example.com") == [user.accountid]
+
+
+def store_sessions(appid, **changes):
+    fill(Session, appid, 125)
+    with connection():
+        Session.update(changes).where(Session.appid == appid).execute()
+
+
+def test_purge_sessions(command, user):
     command("purge-sessions", "--days", "0")
     before = moment_in(-5 * DAY)
     later = moment_in(DAY)
-    kinds = {
-        "expired": {"expiresAt": before},
-        "ended": {"expiresAt": later, "endedAt": before},
-        "running": {"expiresAt": later},
-    }
-    found = {}
-    for kind, values in kinds.items():
-        found[kind] = {row["sessionid"] for row in fill(Session, kind, 125)}
-        with connection():
-            Session.update(values).where(Session.appid == kind).execute()
-    return found
-
-
-def test_purge_sessions(command, user, sessionids):
+    store_sessions("expired", expiresAt=before)
+    store_sessions("ended", expiresAt=later, endedAt=before)
+    store_sessions("running", expiresAt=later)
     assert command("purge-sessions", "--days", "6")["count"] == 0
     assert command("purge-sessions")["count"] == 0
     purged = command("purge-sessions", "--days", "5")
     assert purged == {"object": "purge", "count": 250}
     assert command("purge-sessions", "--days=1")["count"] == 0
     with connection():
-        left = {row.sessionid for row in Session.select()}
-    assert left >= sessionids["running"] | {user.session["sessionid"]}
-    assert left.isdisjoint(sessionids["expired"] | sessionids["ended"])
+        left = Counter(session.appid for session in Session.select())
+    assert left["expired"] == 0
+    assert left["ended"] == 0
+    assert left["running"] == 125
+    assert left[user.appid] == 1
+
+
+def test_purge_sessions_beside_a_writer(command, user):
+    command("purge-sessions", "--days", "0")
+    fill(Session, user.appid, 2_500)
+    statuses = []
+
+    def create():
+        statuses.append(user.create(named("name")).status_code)
+
+    with repeating(create):
+        wait_until(lambda: statuses)
+        purged = command("purge-sessions", "--days", "0")
+    assert purged["count"] == 2_500
+    assert set(statuses) == {201}
+
+
+@on_sqlite
+def test_a_purge_that_fails_keeps_what_it_has_done(empty_database_url, make_app):
+    """It deletes a part at a time, in a transaction each."""
+    url = empty_database_url
+    runner = make_app(DATABASE_URL=url).test_cli_runner()
+    fill(Session, "default", 2_500)
+    ((middle,),) = execute(
+        url, "SELECT id FROM session ORDER BY id LIMIT 1 OFFSET 1250"
+    )
+    action = "BEGIN SELECT RAISE(ABORT, 'no'); END"
+    trigger = f"CREATE TRIGGER spoil BEFORE DELETE ON session WHEN OLD.id = {middle}"
+    execute(url, f"{trigger} {action}")
+    assert runner.invoke(args=["purge-sessions"]).exit_code == 1
+    ((left,),) = execute(url, "SELECT count(*) FROM session")
+    assert 0 < left < 2_500
+
+
+def test_the_users_of_the_demo_differ(app, administrator):
+    app.test_cli_runner().invoke(args=["demo"])
+    profiles = administrator.profiles()
+    assert len({profile["fullName"] for profile in profiles}) == 3
+    assert len({profile["contactEmail"] for profile in profiles}) == 3
 
 
 # Stored, then shown
@@ -245,7 +293,7 @@ def pipe_without_a_reader():
     return open(writer, "w")
 
 
-@pytest.mark.parametrize("output", [full_disk, pipe_without_a_reader, nullcontext])
+@pytest.mark.parametrize("output", [full_disk, pipe_without_a_reader, None])
 def test_output_that_cannot_be_written(app, user, monkeypatch, capsys, output):
     """What was made stays. The last of the outputs is none: it is closed."""
 
@@ -253,15 +301,18 @@ def test_output_that_cannot_be_written(app, user, monkeypatch, capsys, output):
         with connection():
             return Account.select().count(), Session.select().count()
 
-    accounts, sessions = count_rows()
+    made, sessions = count_rows()
     for words in ["create-account"], ["create-session", user.accountid], ["demo"]:
-        with output() as file, monkeypatch.context() as patch:
+        file = output and output()
+        with monkeypatch.context() as patch:
             patch.setattr(sys, "stdout", file)
             with pytest.raises(SystemExit, match="^1$"):
                 app.cli.main(words, obj=ScriptInfo(create_app=lambda: app))
         line = capsys.readouterr().err
         assert re.fullmatch("Error: cannot write the output: .+\n", line)
-    assert count_rows() == (accounts + 5, sessions + 3)
+        with suppress(OSError, AttributeError):
+            file.close()
+    assert count_rows() == (made + 5, sessions + 3)
 
 
 @pytest.fixture

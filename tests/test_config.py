@@ -58,25 +58,36 @@ sqlite:///a%00b.db
 sqlite:///a#b.db
 sqlite:///a?b.db
 sqlite:///a.db?
-mysql://h/d?ssl-mode=VERIFY_CA&ssl-ca=/secret
-mysql://h/d?ssl-mode=VERIFY_CA&ssl-ca=a%00b
+mysql://h/d?ssl-ca=/secret
+mysql://h/d?ssl-ca=a%00b
 mysql://h/d?ssl-ca={__file__}
-mysql://h/d?ssl
-mysql://h/d?ssl=
-mysql://h/d?tls
+mysql://h/d?ssl-ca
+mysql://h/d?ssl-ca=
+mysql://h/d?ssl-mode=REQUIRED&ssl-ca=
 mysql://h/d?ssl-mode
 mysql://h/d?ssl-mode=
 mysql://h/d?ssl-mode=secret
-mysql://h/d?useSSL=maybe
-mysql://h/d?sslaccept=secret
-mysql://h/d?tls=preferred
-mysql://h/d?ssl-cert=secret
-mysql://h/d?ssl-key=secret&ssl=true
-mysql://h/d?sslrootcert=secret
+mysql://h/d?ssl-mode=REQUIRED&sslmode=
+mysql://h/d?ssl
+mysql://h/d?ssl=
+mysql://h/d?ssl=true
+mysql://h/d?ssl=false
+mysql://h/d?ssl-mode=VERIFY_CA&ssl=true
+mysql://h/d?useSSL=true
+mysql://h/d?requireSSL=true
+mysql://h/d?sslaccept=strict
+mysql://h/d?tls
+mysql://h/d?tls=true
 mysql://h/d?enabledTLSProtocols=TLSv1.3
 mysql://h/d?TLSversion=1
+mysql://h/d?ssl-cert=secret
+mysql://h/d?ssl-key=secret
+mysql://h/d?sslrootcert=secret
 mysql://h/d?ssl_verify_cert=true
 mysql://h/d?ssl-mode=REQUIRED&sslcapath=/etc
+mysql://h/d?verifyServerCertificate=true
+mysql://h/d?trustServerCertificate=false
+mysql://h/d?trustCertificateKeyStoreUrl=file:secret
 """.split()
 
 
@@ -100,6 +111,9 @@ def refusal(name, value):
             "51",
             "is over MAXIMUM_PROFILE_FULL_NAME_LENGTH=50",
         ),
+        ("PORT", "99999", "must be a whole number from 1 to 65535"),
+        ("PORT", "0", "must be a whole number from 1 to 65535"),
+        ("PORT", "x", "must be a whole number from 1 to 65535"),
         ("WEB_CONCURRENCY", "0", "must be a whole number from 1 to 1000"),
         ("WEB_CONCURRENCY", "1001", "must be a whole number from 1 to 1000"),
     ],
@@ -169,6 +183,7 @@ def test_defaults():
         "MINIMUM_PROFILE_DISPLAY_NAME_LENGTH": 1,
         "MINIMUM_PROFILE_FULL_NAME_LENGTH": 1,
         "PAGE_SIZE": 10,
+        "PORT": 8000,
         "PROFILE_LENGTHS": ((1, 50),) * 3,
         "USER_PROFILE_FIELDS": ("contact-email", "full-name"),
         "WEB_CONCURRENCY": min(len(os.sched_getaffinity(0)), 4),
@@ -204,30 +219,46 @@ PREFERRED = {}  # PyMySQL's own way
 REQUIRED = (ssl.CERT_NONE, False)
 VERIFY_CA = (ssl.CERT_REQUIRED, False)
 VERIFY_IDENTITY = (ssl.CERT_REQUIRED, True)
-TLS = {
-    "ssl-mode=DISABLED ssl_mode=disabled ssl=false useSSL=0 tls=False": NO_TLS,
-    "ssl-mode=PREFERRED sslmode=preferred reconnect=true&charset=utf8mb4": PREFERRED,
-    "ssl-mode=REQUIRED sslmode=required SSL-Mode=Required": REQUIRED,
-    "ssl=true ssl=1 tls=true useSSL=true&requireSSL=true": REQUIRED,
-    "requireSSL=1&useSSL=false ssl=true&ssl=false": REQUIRED,
-    "sslaccept=accept_invalid_certs ssl-mode=REQUIRED&ssl-ca={ca}": REQUIRED,
-    "ssl-mode=VERIFY_CA sslmode=verify_ca&ssl=true": VERIFY_CA,
-    "ssl=true&ssl-ca={ca} sslca={ca}": VERIFY_CA,
-    "ssl-mode=VERIFY_IDENTITY sslmode=VERIFY_IDENTITY&ssl-ca={ca}": VERIFY_IDENTITY,
-    "sslaccept=strict ssl-mode=REQUIRED&sslaccept=strict": VERIFY_IDENTITY,
-}
 
 
-@pytest.mark.parametrize("queries", TLS)
-def test_tls_is_given_as_it_is_asked_for(queries):
-    ca = ssl.get_default_verify_paths().cafile
-    if not ca:
-        pytest.skip("without certificates to trust")
-    for query in queries.format(ca=ca).split():
-        server = config.parse_database_url(f"mysql://h/d?{query}").server
-        context = server.get("ssl")
-        if context:
-            found = context.verify_mode, context.check_hostname
-        else:
-            found = {name: server[name] for name in server if "ssl" in name}
-        assert found == TLS[queries], query
+@pytest.fixture
+def ca():
+    """A file of certificates to trust."""
+    return ssl.get_default_verify_paths().cafile or pytest.skip("there is none")
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("", PREFERRED),
+        ("reconnect=true&charset=utf8mb4&pool=5", PREFERRED),
+        ("ssl-mode=PREFERRED", PREFERRED),
+        ("sslmode=preferred", PREFERRED),
+        ("ssl-mode=DISABLED", NO_TLS),
+        ("ssl_mode=disabled", NO_TLS),
+        ("ssl-mode=REQUIRED", REQUIRED),
+        ("SSL-Mode=Required", REQUIRED),
+        ("ssl-mode=DISABLED&ssl-mode=REQUIRED", REQUIRED),
+        ("ssl-mode=REQUIRED&sslmode=preferred", REQUIRED),
+        ("ssl-mode=VERIFY_CA", VERIFY_CA),
+        ("sslmode=verify_ca&ssl_mode=REQUIRED", VERIFY_CA),
+        ("ssl-ca={ca}", VERIFY_CA),
+        ("ssl_ca={ca}", VERIFY_CA),
+        ("SSLCA={ca}", VERIFY_CA),
+        ("ssl-mode=VERIFY_CA&ssl-ca={ca}", VERIFY_CA),
+        ("ssl-mode=REQUIRED&ssl-ca={ca}", VERIFY_CA),
+        ("ssl-ca={ca}&ssl-mode=PREFERRED", VERIFY_CA),
+        ("ssl-mode=DISABLED&ssl-ca={ca}", VERIFY_CA),
+        ("ssl-mode=VERIFY_IDENTITY", VERIFY_IDENTITY),
+        ("SSLMODE=Verify_Identity&ssl-mode=VERIFY_CA", VERIFY_IDENTITY),
+        ("ssl-ca={ca}&ssl-mode=VERIFY_IDENTITY", VERIFY_IDENTITY),
+    ],
+)
+def test_tls(ca, query, expected):
+    server = config.parse_database_url(f"mysql://h/d?{query.format(ca=ca)}").server
+    context = server.get("ssl")
+    if context:
+        found = context.verify_mode, context.check_hostname
+    else:
+        found = {name: server[name] for name in server if "ssl" in name}
+    assert found == expected

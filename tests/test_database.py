@@ -1,14 +1,14 @@
-"""Rows, connections, forks, applications and tables: what a single process can show of them."""
+"""Rows, connections, forks, applications and tables, in a single process."""
 
 import gc
 import os
-import subprocess
-import sys
+import ssl
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext, suppress
 from multiprocessing import get_context
 from types import SimpleNamespace
+from urllib.parse import urlsplit
 
 import peewee
 import pytest
@@ -30,7 +30,6 @@ from databases import (
 from flask import Flask
 from serving import (
     PROFILES,
-    ROOT,
     Person,
     assert_unavailable,
     at_once,
@@ -48,6 +47,7 @@ from database import CONFLICTS, connection, db, is_conflict, transaction
 from errors import ServiceError
 from models import Account, Profile
 from operations import create_profile, list_profiles, update_profile
+from rows import update
 
 
 def default_profileid(person):
@@ -146,18 +146,35 @@ def test_a_lost_connection_is_replaced(app, user, database_url, block):
 
 
 @on_mysql
-def test_an_old_connection_is_replaced_but_not_within_a_block(
+def test_an_idle_connection_is_replaced_but_not_within_a_transaction(
     app, user, database_url, monkeypatch
 ):
     used = []
-    for seconds in (engines.CONNECTION_SECONDS, 0, 0):
-        monkeypatch.setattr(engines, "CONNECTION_SECONDS", seconds)
+    for seconds in (60, 0, 0):
+        monkeypatch.setattr(engines, "IDLE_SECONDS", seconds)
         with transaction():
             used.append(connections(database_url))
             user.create(named("next"))
             assert connections(database_url) == used[-1]
     assert [len(each) for each in used] == [1, 1, 1]
     assert len(set.union(*used)) == 3
+
+
+@on_mysql
+def test_a_new_connection_reads_no_certificates(app, user, monkeypatch):
+    db.close()
+    monkeypatch.delattr(ssl, "create_default_context")
+    assert user.create(named("name")).status_code == 201
+
+
+@on_mysql
+@pytest.mark.parametrize("name", ["x%20", "x" * 65])
+def test_a_name_that_the_server_refuses(make_app, database_url, name):
+    url = urlsplit(database_url)._replace(path=f"/{name}").geturl()
+    app = make_app(DATABASE_URL=url)
+    assert_unavailable(app.test_client().get("/health"))
+    done = app.test_cli_runner().invoke(args=["create-account"])
+    assert (done.exit_code, done.stderr) == (1, "Error: database-unavailable\n")
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, peewee.OperationalError])
@@ -169,26 +186,35 @@ def test_a_failure_closes_the_connection(app, user, database_url, kind):
     assert user.create(named("second")).status_code == 201
 
 
+def test_a_failure_closes_the_connection_that_has_replaced_another(
+    app, user, database_url
+):
+    with pytest.raises(ValueError), connection():
+        db.connection().close()
+        with connection():
+            assert len(connections(database_url)) == 1
+        raise ValueError
+    wait_until(lambda: not connections(database_url))
+
+
+def test_a_thread_that_begins_with_a_write(app, user):
+    (account,) = at_once(lambda: create_account(user.appid))
+    assert account["appid"] == user.appid
+
+
 def test_which_errors_are_conflicts():
     """A group's member reports a conflict in an error that has other reasons, too."""
     lost = 'Got error 149 - "Lock deadlock; Retry transaction" during COMMIT'
     for error in (*((code, "text") for code in CONFLICTS), (1180, lost)):
         assert is_conflict(peewee.OperationalError(*error)), error
-    for other in (
-        (1180, "Got error 28 during COMMIT"),
-        (1062, "Got error 149"),
-        ("full",),
-        (),
-    ):
+    for other in ((1180, "Got error 28 during COMMIT"), ("full",), ()):
         assert not is_conflict(peewee.OperationalError(*other))
 
 
 def test_a_child_has_a_connection_of_its_own(empty_database_url, make_app):
     """Its writes outlive the connection of its parent, which goes on with a new one."""
-    person, fork = (
-        Person(make_app(DATABASE_URL=empty_database_url)),
-        get_context("fork"),
-    )
+    person = Person(make_app(DATABASE_URL=empty_database_url))
+    fork = get_context("fork")
     started, ended = fork.Event(), fork.Event()
 
     def work():
@@ -233,8 +259,36 @@ def test_a_child_leaves_connections_and_a_transaction_to_its_parent(
     assert execute(database_url, own) == [(3,)]
 
 
-def test_within_another_flask_app(make_app, caplog):
-    """Mounted, or called by a view, each app has its own settings; without one there are none."""
+@on_sqlite
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_child_of_a_process_with_a_connection_in_another_thread(app, user):
+    """It would rely on locks of SQLite that only its parent has, and never gets one."""
+    fork = get_context("fork")
+    answers = fork.SimpleQueue()
+
+    def create():
+        account = user.account
+        for _ in range(2):
+            try:
+                create_profile(account, account.accountid, named("child"))
+            except ServiceError as error:
+                answers.put((str(error), str(error.__cause__)))
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(user.create, named("parent")).result().status_code == 201
+        assert user.account
+        child = fork.Process(target=create)
+        child.start()
+        for _ in range(2):
+            code, reason = answers.get()
+            assert code == "database-unavailable"
+            assert "spawn" in reason
+        child.join()
+        assert pool.submit(user.create, named("parent")).result().status_code == 201
+
+
+def test_within_another_flask_app(make_app):
+    """Mounted, or called by a view, each app has its own settings."""
     app, other, host = make_app(PAGE_SIZE=1), make_app(PAGE_SIZE=2), Flask("host")
     administrator = Person(app, administrator=True)
     made = [administrator.create(named(name)).json for name in "ab"]
@@ -244,31 +298,42 @@ def test_within_another_flask_app(make_app, caplog):
         with app.app_context():
             return list_profiles(administrator.account)
 
-    host.wsgi_app = DispatcherMiddleware(
-        host.wsgi_app, {"/inside": app, "/other": other}
-    )
+    @host.get("/forgotten")
+    def view_without_the_context():
+        with pytest.raises(RuntimeError, match="create_app"):
+            list_profiles(administrator.account)
+        return "refused"
+
+    mounted = {"/inside": app, "/other": other}
+    host.wsgi_app = DispatcherMiddleware(host.wsgi_app, mounted)
     headers = administrator.headers
     response = Client(host).get(f"/inside{PROFILES}", headers=headers)
     assert response.json == host.test_client().get("/").json == made[:0:-1]
     assert response.headers["Link"].startswith(f"</inside{PROFILES}?after=")
     assert Client(host).get(f"/other{PROFILES}", headers=headers).json == made[::-1]
+    assert host.test_client().get("/forgotten").text == "refused"
     with pytest.raises(RuntimeError, match="application context"):
         list_profiles(administrator.account)
 
 
-def test_the_samples_of_the_readme_run_as_they_stand(tmp_path):
-    section = (
-        (ROOT / "README.md").read_text().split("## In-process")[1].split("\n## ")[0]
-    )
-    lines = [line[4:] for line in section.splitlines() if line.startswith("    ")]
-    lines = ["from flask import Flask", "host = Flask('host')", *lines]
-    environment = {"DATABASE_URL": f"sqlite:///{tmp_path}/x.db", "APPID": "shop"}
-    options = {"cwd": ROOT, "env": environment, "capture_output": True, "text": True}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", "\n".join(lines)], **options
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "'phone': '1'" in done.stdout
+def test_the_app_of_a_database_that_is_not_the_current_one(
+    app, administrator, make_app, empty_database_url
+):
+    caller = administrator.account
+    make_app(DATABASE_URL=empty_database_url)
+    with pytest.raises(RuntimeError, match="create_app"):
+        list_profiles(caller, appid=administrator.appid)
+
+
+def test_another_app_is_made_within_a_transaction(app, user, administrator, make_app):
+    """On the same database it shares what is there."""
+    with pytest.raises(ValueError), transaction():
+        create_profile(user.account, user.accountid, named("undone"))
+        other = make_app()
+        raise ValueError
+    assert administrator.profiles() == []
+    assert Person(other).create(named("name")).status_code == 201
+    assert user.create(named("name")).status_code == 201
 
 
 @on_sqlite
@@ -337,7 +402,7 @@ def test_the_configuration_of_the_server_does_not_matter(
         ]
         assert person.profiles()[1::-1] == made
         with pytest.raises(peewee.DataError), connection():
-            create_account("x" * 65)
+            update(Account, person.accountid, profileid="x" * 65)
         with transaction():  # a caller's own statement, which no key helps
             Account.update(profileid=None).where(
                 Account.appid == person.appid
@@ -387,7 +452,7 @@ def test_a_damaged_page_is_an_outage(tmp_path, make_app, caplog):
 
 @pytest.mark.parametrize("removed", [True, False])
 def test_a_file_that_is_removed_or_replaced(tmp_path, make_app, removed):
-    """Nothing is acknowledged that goes into a file that nobody can see, and none is made anew."""
+    """What goes into a file that nobody can see is not acknowledged."""
     path, copy = tmp_path / "x.db", tmp_path / "copy.db"
     person = Person(make_app(DATABASE_URL=f"sqlite:///{path}"), administrator=True)
     kept = person.create(named("kept")).json
@@ -425,12 +490,9 @@ def test_the_file_keeps_what_is_acknowledged_and_is_its_owners_alone(
     with connection():
         assert db.pragma("journal_mode") == "wal"
         assert db.pragma("synchronous") == 2  # FULL
+        assert db.pragma("journal_size_limit") == 16 * 2**20
         with transaction():
-            assert (
-                db.pragma("busy_timeout") == 4_000
-            )  # also after BEGIN, which waits otherwise
-    modes = [
-        os.stat(name_of(database_url) + end).st_mode & 0o777
-        for end in ("", "-wal", "-shm")
-    ]
-    assert modes == [0o600] * 3
+            assert db.pragma("busy_timeout") == 4_000  # also after BEGIN
+    for end in ("", "-wal", "-shm"):
+        mode = os.stat(name_of(database_url) + end).st_mode
+        assert oct(mode & 0o777) == "0o600"

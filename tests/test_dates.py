@@ -8,6 +8,7 @@ from operations import create_profile
 
 DAYS = [
     "0050-05-01",
+    "1950-01-05",
     "1950-01-31",
     "2000-02-29",
     "2021-01-03",
@@ -156,6 +157,16 @@ Tuesday Tuesday 31 January 1950
 nan
 1950\x0001-31
 31\xa0January 1950
+1950/01/ 5
+31   January   1950
+31  January 1950
+Tue  Jan 31 10:30:00 1950
+Jan  5 1950
+Tueday, 31 January 1950
+Tues, 31 January 1950
+Wednes, 1 February 1950
+Thuday, 2 February 1950
+Satur, 4 February 1950
 １９５０-01-31
 1950-٠١-31
 31 Auguſt 1950

@@ -79,6 +79,34 @@ def test_a_deletion_that_fails_deletes_nothing(command, url, user, other):
     assert stored(url) == before
 
 
+def test_what_is_left_of_an_account_whose_row_is_gone(command, url, user, other):
+    execute(url, f"DELETE FROM account WHERE accountid = '{user.accountid}'")
+    words = ["delete-account", user.accountid]
+    assert command(*words, "--appid", "another") == "Error: invalid-accountid"
+    deleted = command(*words)
+    assert deleted["profiles"] == 101
+    assert deleted["sessions"] == 151
+    assert command(*words) == "Error: invalid-accountid"
+    assert other.create(named("name")).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("model", "profiles", "sessions"), [(Profile, 2, 0), (Session, 0, 2)]
+)
+def test_what_is_left_in_another_application(command, url, model, profiles, sessions):
+    """One row of either kind is enough to be found, but only there."""
+    accountid = "acct_0123456789abcdef"
+    fill(model, "another", 2, accountid=accountid)
+    assert command("delete-account", accountid) == "Error: invalid-accountid"
+    assert command("delete-account", accountid, "--appid", "another") == {
+        "object": "deletion",
+        "accountid": accountid,
+        "profiles": profiles,
+        "sessions": sessions,
+    }
+    assert is_empty(url)
+
+
 @pytest.mark.parametrize("default", ["true", ""])
 def test_a_call_whose_account_is_deleted_before_it_writes(app, url, user, default):
     account = user.account
@@ -135,7 +163,7 @@ def test_a_deletion_within_a_transaction_leaves_no_orphan(url, user):
         if added:
             response = pool.submit(user.create, named("name")).result()
             assert response.status_code == 201
-        assert delete_account(user.accountid)["profiles"] == added
+        assert delete_account(user.accountid, user.appid)["profiles"] == added
     assert is_empty(url)
 
 
@@ -156,7 +184,7 @@ def test_a_deletion_beside_a_reader(app, command, url, user):
 def test_what_was_deleted_cannot_be_read_once_it_is_overwritten(command, url, user):
     """By the line of OPERATING.md, while the service has the file open."""
     page = (ROOT / "OPERATING.md").read_text()
-    overwrite = re.search('sqlite3 .* "(VACUUM;.*)"', page)[1]
+    overwrite = re.findall('sqlite3 .*"(VACUUM|PRAGMA wal_checkpoint.*?)"', page)
     account = user.account
     text = token_hex(16)
     phone = {"user_profile_fields": ["phone"]}
@@ -176,7 +204,7 @@ def test_what_was_deleted_cannot_be_read_once_it_is_overwritten(command, url, us
     command("delete-account", user.accountid)
     assert found() == secrets
     with driver(url) as (cursor, _):
-        results = [cursor.execute(sql).fetchall() for sql in overwrite.split(";")]
+        results = [cursor.execute(sql).fetchall() for sql in overwrite]
     assert results == [[], [(0, 0, 0)]]
     assert found() == []
 

@@ -253,16 +253,27 @@ def test_the_error_log_quotes_nothing_of_a_request():
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ["value", "reason"],
+    ["name", "value", "reason"],
     [
-        ("1001", "Error: WEB_CONCURRENCY=1001: must be a whole number from 1 to 1000"),
-        ("x", "ValueError: invalid literal for int() with base 10: 'x'"),  # gunicorn's
+        ("WEB_CONCURRENCY", "1001", "must be a whole number from 1 to 1000"),
+        ("PORT", "99999", "must be a whole number from 1 to 65535"),
+        ("PORT", "x", "must be a whole number from 1 to 65535"),
+        ("PORT", "0", "must be a whole number from 1 to 65535"),
     ],
 )
-def test_a_start_that_fails_says_why(tmp_path, value, reason):
-    service = Served(tmp_path, "", WEB_CONCURRENCY=value)
+def test_a_start_that_fails_says_why(tmp_path, name, value, reason):
+    service = Served(tmp_path, "", **{name: value})
     with service.start():
         assert service.process.wait(40) != 0
+        assert service.log() == f"Error: {name}={value}: {reason}\n"
+
+
+@pytest.mark.long
+def test_gunicorn_itself_says_that_a_number_of_workers_is_none(tmp_path):
+    service = Served(tmp_path, "", WEB_CONCURRENCY="x")
+    with service.start():
+        assert service.process.wait(40) != 0
+        reason = "ValueError: invalid literal for int() with base 10: 'x'"
         assert service.log().splitlines()[-1] == reason
 
 

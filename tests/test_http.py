@@ -4,6 +4,7 @@ import io
 import re
 from functools import partial
 from hashlib import sha256
+from types import SimpleNamespace
 from urllib.parse import quote
 
 import pytest
@@ -339,6 +340,14 @@ def test_keys_that_are_refused(user):
     for key in ("a\n", b"x", 1, True, ["x"]):
         with pytest.raises(ServiceError, match="^invalid-idempotency-key$"):
             create_profile(*target, GOOD, idempotency_key=key)
+
+
+def test_an_unknown_account_is_found_before_a_bad_key(user):
+    nobody = SimpleNamespace(accountid="acct_0123456789abcdef", administrator=False)
+    with pytest.raises(ServiceError, match="^invalid-accountid$"):
+        create_profile(nobody, nobody.accountid, GOOD, idempotency_key="")
+    with pytest.raises(ServiceError, match="^invalid-idempotency-key$"):
+        create_profile(user.account, user.accountid, GOOD, idempotency_key="")
 
 
 def test_a_key_keeps_no_error_and_no_profile_of_another(user, administrator):

@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from datetime import UTC, datetime
 
 import pytest
 from serving import (
@@ -17,6 +18,7 @@ from serving import (
 )
 
 from errors import STATUSES
+from validators import CATALOGUE
 
 TEN_FIELDS = {"USER_PROFILE_FIELDS": ALL_FIELDS}
 TIGHT = {
@@ -150,8 +152,8 @@ def test_errors_and_their_codes(app):
             codes[code] = int(status)
         headers = response.get("headers", {})
         assert list(headers) == HEADERS.get(status, [])
-        schema = response["content"]["application/json"]["schema"]
-        assert schema == {"$ref": "#/components/schemas/Error"}
+        content = response["content"]["application/json"]
+        assert content["schema"] == {"$ref": "#/components/schemas/Error"}
     others = {
         "invalid-accountid": 404,
         "invalid-profileid": 404,
@@ -160,6 +162,36 @@ def test_errors_and_their_codes(app):
     }
     of_no_operation = {"not-found": 404, "method-not-allowed": 405}
     assert codes | of_no_operation == STATUSES | others
+
+
+PARAMETERS = ["profileid", "accountid", "appid", "limit", "offset", "after"]
+
+
+@pytest.mark.parametrize(("status", "name"), ERRORS.items())
+def test_the_example_of_an_error(app, status, name):
+    response = described(app)["components"]["responses"][name]
+    codes = re.findall("`([a-z-]+)`", response["description"])
+    if status == "400":
+        names = [*CATALOGUE, *PARAMETERS, "idempotency-key"]
+        codes += [f"invalid-{name}" for name in names]
+    example = response["content"]["application/json"]["example"]
+    assert example.pop("message") in codes
+    assert example == {"object": "error"}
+
+
+def test_the_example_of_a_profile(app):
+    schema = described(app)["components"]["schemas"]["Profile"]
+    example = schema["example"]
+    assert example.keys() == schema["properties"].keys()
+    assert re.fullmatch("prof_[0-9a-f]{16}", example["profileid"])
+    assert re.fullmatch("acct_[0-9a-f]{16}", example["accountid"])
+    assert example["object"] == "profile"
+    assert example["fullName"] == "Ada King"
+    assert example["contactEmail"] == "ada@example.com"
+    assert example["fields"] is None
+    for name in ("createdAt", "updatedAt"):
+        moment = datetime.fromisoformat(example[name])
+        assert moment.tzinfo == UTC
 
 
 def test_described_objects_are_the_ones_answered(app, administrator):
