@@ -11,7 +11,7 @@ import logging
 import os
 import random
 import time
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import wraps
 
@@ -55,11 +55,13 @@ class Keeper:
         self.begun = []  # the transaction, until its end
 
     def close(self):
-        with suppress(Exception):  # it may be closed already
+        try:
             self.connection.close()
+        except Exception:  # it is closed already
+            pass
 
-    def __del__(self):
-        if self.process == os.getpid():  # not in a forked child
+    def __del__(self, getpid=os.getpid):  # the module may be gone when Python ends
+        if self.process == getpid():  # not in a forked child
             self.close()
 
 
