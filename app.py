@@ -47,8 +47,8 @@ class Service(Flask):
 
         def start(status, headers, *error):
             own = [header for header in headers if header[0] != "Cache-Control"]
-            added = [*HEADERS.items(), ("X-Request-Id", id)]
-            return start_response(status, own + added, *error)
+            own += [*HEADERS.items(), ("X-Request-Id", id)]
+            return start_response(status, own, *error)
 
         return super().wsgi_app(environ, start)
 

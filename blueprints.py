@@ -155,7 +155,7 @@ def body():
             return multipart_form(text)
         if request.is_json:
             return {} | orjson.loads(text)  # a TypeError when it is no object
-    except (ValueError, KeyError, TypeError, RecursionError, HTTPException) as error:
+    except (ValueError, TypeError, RecursionError, HTTPException) as error:
         raise ServiceError("invalid-body") from error
     raise ServiceError("unsupported-media-type")
 
@@ -163,9 +163,8 @@ def body():
 def urlencoded_form(text):
     """Return the fields of a form; the first of a name counts."""
     form = {}
-    for name, value in parse_qsl(
-        text.decode(), keep_blank_values=True, errors="strict"
-    ):
+    pairs = parse_qsl(text.decode(), keep_blank_values=True, errors="strict")
+    for name, value in pairs:
         form.setdefault(name, value)
     return form
 
@@ -173,12 +172,11 @@ def urlencoded_form(text):
 def multipart_form(text):
     """Return the fields of a form without its files; the first of a name counts."""
     parser = FormDataParser(lambda *args, **options: BytesIO(), silent=False)
-    kind, parameters = request.mimetype, request.mimetype_params
-    _, fields, _ = parser.parse(BytesIO(text), kind, len(text), parameters)
+    _, fields, _ = parser.parse(
+        BytesIO(text), request.mimetype, len(text), request.mimetype_params
+    )
     form = fields.to_dict()
-    if "\ufffd" in "".join(
-        form.values()
-    ):  # by which Werkzeug replaces what is no UTF-8
+    if "\ufffd" in "".join(form.values()):  # Werkzeug's, for what is no UTF-8
         raise ServiceError("invalid-body")
     return form
 

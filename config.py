@@ -64,10 +64,9 @@ def load(variables):
 
     A variable that is empty counts as not set.
     """
-    given = {}
-    for name, value in variables.items():
-        if value not in (None, ""):
-            given[name] = str(value)
+    given = {
+        name: str(value) for name, value in variables.items() if value not in (None, "")
+    }
     checked = {}
     for name, (least, most, default) in NUMBERS.items():
         value = given.get(name, str(default))

@@ -32,7 +32,6 @@ CONFLICTS = (
     3101,  # a conflict in a group
     "database is locked",  # many processes open a new file
 )
-GROUP_CONFLICT = "Got error 149"  # in an error that has other reasons, too
 
 ANOTHER_TASK = (
     "another task's transaction is open in this thread, or this task's in another: "
@@ -228,7 +227,7 @@ def is_outage(error):
 def is_conflict(error):
     """Return whether the same work may succeed in a new transaction."""
     code = error.args[0] if error.args else None
-    is_known = code in CONFLICTS or GROUP_CONFLICT in str(error)
+    is_known = code in CONFLICTS or "Got error 149" in str(error)  # of a group
     return is_known and is_of_database(error)
 
 

@@ -58,8 +58,8 @@ def when_ready(server):
     server.log.info("Database: %s", settings["DATABASE_URL"])
     seconds = struct.pack("ll", SILENT_SECONDS, 0)
     for listener in server.LISTENERS:  # whose connections inherit it, on Linux
-        listener.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
-        listener.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            listener.sock.setsockopt(socket.SOL_SOCKET, option, seconds)
 
 
 def pre_fork(server, worker):
