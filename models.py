@@ -175,14 +175,16 @@ def as_objects(model, rows):
     """Return rows of the public columns as the interface's objects."""
     columns = public_columns(model)
     moment = timestamp(time.time_ns())
+    blank = dict.fromkeys(model.PROPERTIES)  # in their order
+    blank["object"] = model.TABLE
     objects = []
     for row in rows:
-        values = dict(zip(columns, row, strict=True))
-        values["object"] = model.TABLE
+        each = blank | dict(zip(columns, row))  # noqa: B905 (strict takes time)
+        each.pop("id", None)
         if model is Account:  # both databases store a boolean as a number
-            values["administrator"] = bool(values["administrator"])
+            each["administrator"] = bool(each["administrator"])
         if model is Session:
-            was_ended = values["endedAt"] is not None
-            values["ended"] = was_ended or values["expiresAt"] <= moment
-        objects.append({name: values.get(name) for name in model.PROPERTIES})
+            was_ended = each.pop("endedAt") is not None
+            each["ended"] = was_ended or each["expiresAt"] <= moment
+        objects.append(each)
     return objects
