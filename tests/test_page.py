@@ -3,13 +3,9 @@
 import json
 import shutil
 from contextlib import contextmanager
-from threading import Thread
 
 import pytest
 from serving import ALL_FIELDS, Person
-from werkzeug.exceptions import NotFound
-from werkzeug.middleware.http_proxy import ProxyMiddleware
-from werkzeug.serving import make_server
 
 pytestmark = pytest.mark.long
 ONLY_CI = "pip install -r tests/requirements.txt to run it"
@@ -20,7 +16,6 @@ if not (shutil.which("chromium") and shutil.which("chromedriver")):
         "apt-get install chromium chromium-driver to run it", allow_module_level=True
     )
 
-PREFIX = "/profiles-api"
 FLAGS = """
 headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking
 disable-component-update disable-sync disable-dev-shm-usage
@@ -47,19 +42,6 @@ def open_browser(folder, size, capabilities=()):
 
 def address(service):
     return f"http://127.0.0.1:{service.port}"
-
-
-@contextmanager
-def router(service):
-    """The URL of a router that serves the service under a prefix, which it strips."""
-    target = {"target": address(service), "remove_prefix": True}
-    proxy = ProxyMiddleware(NotFound(), {f"{PREFIX}/": target})
-    with make_server("127.0.0.1", 0, proxy, threaded=True) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.port}{PREFIX}"
-        server.shutdown()
-        thread.join()
 
 
 class Page:
@@ -119,32 +101,17 @@ def browser(tmp_path):
         yield browser
 
 
-@pytest.fixture(params=["alone", "mounted", "behind a router"])
-def way(request):
-    """How the page is reached."""
-    return request.param
-
-
-@pytest.fixture
-def service(way, serve, tmp_path):
-    settings = {}
-    if way == "mounted":
-        settings = {"SCRIPT_NAME": PREFIX, "USER_PROFILE_FIELDS": ALL_FIELDS}
-    return serve(f"sqlite:///{tmp_path}/p.db", **settings)
-
-
-@pytest.fixture
-def url(way, service):
-    if way == "behind a router":
-        with router(service) as url:
-            yield url
-    elif way == "mounted":
-        yield address(service) + PREFIX
-    else:
-        yield address(service)
-
-
-def test_what_the_page_offers_is_accepted(browser, service, url):
+@pytest.mark.parametrize(
+    ("prefix", "fields"),
+    [
+        ("", ""),
+        ("/profiles-api", ALL_FIELDS),
+    ],
+)
+def test_what_the_page_offers_is_accepted(browser, serve, tmp_path, prefix, fields):
+    settings = {"SCRIPT_NAME": prefix, "USER_PROFILE_FIELDS": fields}
+    service = serve(f"sqlite:///{tmp_path}/p.db", **settings)
+    url = address(service) + prefix
     person = Person(service, administrator=True)
     page = Page(browser, url)
     status, _ = page.execute("administrator", "listProfiles")
