@@ -102,7 +102,6 @@ def refusal(name, value):
     ("name", "value", "reason"),
     [
         ("APPID", "a b", "must match [A-Za-z0-9._-]{1,64}"),
-        ("APPID", "x" * 65, "must match [A-Za-z0-9._-]{1,64}"),
         ("MAXIMUM_POST_DATA_LENGTH", "0", NUMBER),
         ("MAXIMUM_PROFILE_DISPLAY_NAME_LENGTH", "0", NUMBER),
         ("MINIMUM_PROFILE_COMPANY_NAME_LENGTH", "x", NUMBER.replace("1", "0", 1)),
@@ -113,7 +112,6 @@ def refusal(name, value):
         ),
         ("PORT", "99999", "must be a whole number from 1 to 65535"),
         ("PORT", "0", "must be a whole number from 1 to 65535"),
-        ("PORT", "x", "must be a whole number from 1 to 65535"),
         ("WEB_CONCURRENCY", "0", "must be a whole number from 1 to 1000"),
         ("WEB_CONCURRENCY", "1001", "must be a whole number from 1 to 1000"),
     ],
@@ -133,7 +131,7 @@ def test_fields_refused(value):
 
 @pytest.mark.parametrize(
     "value",
-    ["0", "ten", "-1", "１", "2147483648", "1_0", "1e3", "2.5", " ", 0, True, 1.5],
+    ["0", "ten", "-1", "１", "2147483648", "1_0", " ", True, 1.5],
 )
 def test_numbers_refused(value):
     assert refusal("PAGE_SIZE", value) == f"PAGE_SIZE={value}: {NUMBER}"
@@ -151,8 +149,8 @@ def test_a_refusal_shows_nothing_of_a_database_url(url):
 
 
 def test_the_start_ends_with_the_line(serve, tmp_path):
-    service = serve(f"sqlite:///{tmp_path}/x.db", wait=False, PAGE_SIZE="ten")
-    line = f"Error: PAGE_SIZE=ten: {NUMBER}\n"
+    service = serve(f"sqlite:///{tmp_path}/x.db", wait=False, PORT="x")
+    line = "Error: PORT=x: must be a whole number from 1 to 65535\n"
     assert service.process.wait(40) != 0
     assert service.log() == line
     process = service.flask("init-db")
@@ -170,24 +168,11 @@ def test_the_environment_and_its_overrides(make_app, monkeypatch):
     assert app.config["USER_PROFILE_FIELDS"] == ("website", "dob", "full-name")
 
 
-def test_defaults():
-    """An empty variable counts as not set."""
-    assert config.load({"PAGE_SIZE": "", "APPID": ""}) == {
-        "APPID": "default",
-        "DATABASE_URL": config.DatabaseURL("sqlite", str(ROOT / "profiles.db")),
-        "MAXIMUM_POST_DATA_LENGTH": 65_536,
-        "MAXIMUM_PROFILE_COMPANY_NAME_LENGTH": 50,
-        "MAXIMUM_PROFILE_DISPLAY_NAME_LENGTH": 50,
-        "MAXIMUM_PROFILE_FULL_NAME_LENGTH": 50,
-        "MINIMUM_PROFILE_COMPANY_NAME_LENGTH": 1,
-        "MINIMUM_PROFILE_DISPLAY_NAME_LENGTH": 1,
-        "MINIMUM_PROFILE_FULL_NAME_LENGTH": 1,
-        "PAGE_SIZE": 10,
-        "PORT": 8000,
-        "PROFILE_LENGTHS": ((1, 50),) * 3,
-        "USER_PROFILE_FIELDS": ("contact-email", "full-name"),
-        "WEB_CONCURRENCY": min(len(os.sched_getaffinity(0)), 4),
-    }
+def test_an_empty_variable_counts_as_not_set():
+    """The defaults are those of README.md, which test_readme.py compares."""
+    defaults = config.load({"PAGE_SIZE": "", "APPID": ""})
+    assert defaults == config.load({})
+    assert defaults["WEB_CONCURRENCY"] == min(len(os.sched_getaffinity(0)), 4)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +192,6 @@ def test_database_urls(url, expected):
     parsed = config.parse_database_url(url)
     parts = {"engine": parsed.engine, "name": parsed.name, **parsed.server}
     assert parts == parts | expected
-    assert "ssl" not in str(parsed.server.keys())
     shown = repr(parsed)
     assert "p@s/s" not in shown
     assert "u" not in shown.split()
@@ -233,23 +217,18 @@ def ca():
         ("", PREFERRED),
         ("reconnect=true&charset=utf8mb4&pool=5", PREFERRED),
         ("ssl-mode=PREFERRED", PREFERRED),
-        ("sslmode=preferred", PREFERRED),
         ("ssl-mode=DISABLED", NO_TLS),
         ("ssl_mode=disabled", NO_TLS),
-        ("ssl-mode=REQUIRED", REQUIRED),
         ("SSL-Mode=Required", REQUIRED),
         ("ssl-mode=DISABLED&ssl-mode=REQUIRED", REQUIRED),
         ("ssl-mode=REQUIRED&sslmode=preferred", REQUIRED),
         ("ssl-mode=VERIFY_CA", VERIFY_CA),
         ("sslmode=verify_ca&ssl_mode=REQUIRED", VERIFY_CA),
-        ("ssl-ca={ca}", VERIFY_CA),
         ("ssl_ca={ca}", VERIFY_CA),
         ("SSLCA={ca}", VERIFY_CA),
-        ("ssl-mode=VERIFY_CA&ssl-ca={ca}", VERIFY_CA),
         ("ssl-mode=REQUIRED&ssl-ca={ca}", VERIFY_CA),
         ("ssl-ca={ca}&ssl-mode=PREFERRED", VERIFY_CA),
         ("ssl-mode=DISABLED&ssl-ca={ca}", VERIFY_CA),
-        ("ssl-mode=VERIFY_IDENTITY", VERIFY_IDENTITY),
         ("SSLMODE=Verify_Identity&ssl-mode=VERIFY_CA", VERIFY_IDENTITY),
         ("ssl-ca={ca}&ssl-mode=VERIFY_IDENTITY", VERIFY_IDENTITY),
     ],

@@ -44,17 +44,17 @@ def assert_served(requests):
         assert response.status_code in (200, 201), response.text
 
 
-def assert_health_unavailable(service, **options):
+def assert_health_unavailable(service):
     """More answers than there are workers."""
     for _ in range(4):
-        assert_unavailable(service.get("/health"), **options)
+        assert_unavailable(service.get("/health"), within=5)
 
 
 @on_mysql
 def test_a_server_that_comes_cuts_connections_goes_and_hangs(empty_database_url, serve):
     proxy = Proxy()
     service = serve(proxy.url(empty_database_url))
-    assert_health_unavailable(service, within=5)
+    assert_health_unavailable(service)
     with proxy:
         done = service.flask("init-db")  # of a database that was empty, once
         assert done.returncode == 0

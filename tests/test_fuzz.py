@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 from serving import ALL_FIELDS, CREATE, PROFILES, SESSIONS, UPDATE, Person
-from test_dates import stored_date, ways_to_write
+from test_dates import ways_to_write
 
 from errors import ServiceError
 from operations import create_profile, list_profiles, update_profile
@@ -162,10 +162,3 @@ def test_any_text_is_stored_whole_or_refused_by_its_code(
         assert date.fromisoformat(stored[property])
     else:
         assert stored[property] == text
-
-
-@hypothesis.settings(same_examples, max_examples=1_000)
-@hypothesis.given(day=st.dates(), chance=st.randoms())
-def test_any_day_is_read_in_any_way(user, day, chance):
-    text = chance.choice(ways_to_write(day))
-    assert stored_date(user.account, text) == str(day)

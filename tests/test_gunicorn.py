@@ -1,6 +1,5 @@
 """How the service is served, over real connections: log, start, stop, workers."""
 
-import errno
 import json
 import logging
 import os
@@ -19,7 +18,7 @@ from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
 import pytest
-from databases import database_at, execute, fill, locked
+from databases import execute, fill, locked
 from serving import (
     CREATE,
     FORM,
@@ -33,6 +32,7 @@ from serving import (
     wait_until,
 )
 
+from app import create_app
 from models import Profile
 
 NAMES = """
@@ -86,7 +86,6 @@ def send(service, target, *headers, method="GET", body=b"", path=None):
         (f"{PROFILES}?token=secret", False, "default", "401", "sign-in-required"),
         ("/nowhere?secret", False, "-", "404", "not-found"),
         ("/docs/swagger-ui.css?secret", False, "-", "200", "-"),
-        (f"{CREATE}?secret", False, "-", "405", "method-not-allowed"),
     ],
 )
 def test_the_line_of_a_request(service, person, path, signed_in, appid, status, code):
@@ -164,8 +163,8 @@ def reading_all(serve, url):
     """A service, an administrator, and the response to ``all``, not read yet."""
     service = serve(url)
     person = Person(service, administrator=True)
-    with database_at(url):
-        fill(Profile, "default", ROWS)
+    create_app({"DATABASE_URL": url})
+    fill(Profile, "default", ROWS)
     with closing(HTTPConnection("127.0.0.1", service.port)) as wire:
         wire.sock = silent(service)
         wire.request("GET", f"{PROFILES}?all=all", headers=person.headers)
@@ -194,7 +193,6 @@ def test_a_listing_that_broke_off_says_why(serve, empty_database_url):
         ("192.0.2.1,2001:DB8::1", "2001:DB8::1"),
         ("192.0.2.1\r\nX-Forwarded-For: unknown", "unknown"),
         ("203.0.113.9,", "127.0.0.1"),
-        ("", "127.0.0.1"),
         ("=" * 200, "%3D" * 42 + "%3"),
     ],
 )
@@ -251,32 +249,6 @@ def test_the_error_log_quotes_nothing_of_a_request():
     assert trace[-1] == "Exception: ValueError"
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ["name", "value", "reason"],
-    [
-        ("WEB_CONCURRENCY", "1001", "must be a whole number from 1 to 1000"),
-        ("PORT", "99999", "must be a whole number from 1 to 65535"),
-        ("PORT", "x", "must be a whole number from 1 to 65535"),
-        ("PORT", "0", "must be a whole number from 1 to 65535"),
-    ],
-)
-def test_a_start_that_fails_says_why(tmp_path, name, value, reason):
-    service = Served(tmp_path, "", **{name: value})
-    with service.start():
-        assert service.process.wait(40) != 0
-        assert service.log() == f"Error: {name}={value}: {reason}\n"
-
-
-@pytest.mark.long
-def test_gunicorn_itself_says_that_a_number_of_workers_is_none(tmp_path):
-    service = Served(tmp_path, "", WEB_CONCURRENCY="x")
-    with service.start():
-        assert service.process.wait(40) != 0
-        reason = "ValueError: invalid literal for int() with base 10: 'x'"
-        assert service.log().splitlines()[-1] == reason
-
-
 def test_the_way_of_version_1_0_to_start_says_how_to_start(tmp_path):
     service = Served(tmp_path, "")
     with service.start(sys.executable, "gunicorn.conf.py"):
@@ -293,12 +265,11 @@ def test_the_start_names_the_database_without_user_and_password(service, serve):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", [errno.EINVAL, errno.EPERM])
-def test_a_worker_that_may_not_choose_its_core_serves(serve, tmp_path, number):
+def test_a_worker_that_may_not_choose_its_core_serves(serve, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
         "import os\n"
         "def refuse(*arguments):\n"
-        f"    raise OSError({number}, '')\n"
+        "    raise PermissionError\n"
         "os.sched_setaffinity = refuse\n"
     )
     count = len(os.sched_getaffinity(0))
@@ -349,10 +320,8 @@ END = b"\r\n0\r\n\r\n"
     ["header", "text", "status", "code"],
     [
         ("Content-Length: 60", CUT, "400", "invalid-body"),
-        ("Content-Length: 65537", b"a", "413", "body-too-large"),
         (CHUNKED, b"1b\r\n" + CUT + b"\r\n", "400", "invalid-body"),
         (CHUNKED, b"no size\r\n\r\n", "400", "invalid-body"),
-        (CHUNKED, b"10000\r\n" + b"a" * 65_536, "400", "invalid-body"),
         (CHUNKED, b"10001\r\n" + b"a" * 65_537 + END, "413", "body-too-large"),
     ],
 )
@@ -457,19 +426,14 @@ def assert_shared(service, connections):
     assert max(held.values()) - min(held.values()) <= 2
 
 
-def assert_cores_are_shared(workers):
-    """Each has a core if there are enough workers, and else all the cores."""
-    cores = os.sched_getaffinity(0)
-    used = [os.sched_getaffinity(worker) for worker in workers]
-    assert set.union(*used) == cores
-    for each in used:
-        assert len(each) == 1 or len(workers) < len(cores) == len(each)
-
-
 def assert_workers_share(service, count):
     """The workers have the cores, and whatever connections are made, in equal parts."""
     wait_until(lambda: len(workers(service)) == count)
-    assert_cores_are_shared(workers(service))
+    cores = os.sched_getaffinity(0)
+    used = [os.sched_getaffinity(worker) for worker in workers(service)]
+    assert set.union(*used) == cores
+    for each in used:  # a core if there are enough workers, and else all of them
+        assert len(each) == 1 or count < len(cores) == len(each)
     clients = [HTTPConnection("127.0.0.1", service.port, timeout=20) for _ in range(16)]
     assert_shared(service, clients)  # so each has published its count
     close(clients)

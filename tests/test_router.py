@@ -140,13 +140,10 @@ def restart_both(services):
 
 
 def reload_one(services):
+    service = services[0]
     for ended in (2, 4):
-        services[0].process.send_signal(signal.SIGHUP)
-
-        def has_reloaded(ended=ended):
-            return services[0].log().count("Worker exiting") == ended
-
-        wait_until(has_reloaded, log=services[0].log_file)
+        service.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: service.log().count("Worker exiting") == ended)  # noqa: B023
 
 
 @pytest.mark.parametrize("disturb", [restart_both, reload_one])
