@@ -105,20 +105,11 @@ def engine_at(url):
     return ENGINES[url.engine](url)
 
 
-@contextmanager
-def database_at(url):
-    """The models bound to the database, as it is, until the end of the block."""
-    db.initialize(engine_at(url))
-    with connection():
-        yield
-    db.close()
-
-
-def fill(model, appid, count, *, accountid=None, step=300_000):
+def fill(model, appid, count, *, accountid=None):
     """Store rows, three or four to a millisecond; return them as listed."""
     start = next(STARTS)
     rows, listed = [], []
-    for moment in range(start, start + count * step, step):
+    for moment in range(start, start + count * 300_000, 300_000):
         account = accountid or identifier("acct")
         row = new_row(model, moment, appid, account)
         rows.append(tuple(row.values()))
@@ -176,6 +167,11 @@ def stored(url):
         for row in execute(url, select):
             found[model.TABLE].append(dict(zip(names, row, strict=True)))
     return found
+
+
+def is_empty(url):
+    """Whether no table has a row."""
+    return not any(stored(url).values())
 
 
 def default_profiles():

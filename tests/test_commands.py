@@ -137,7 +137,7 @@ def test_end_sessions(app, command, person, sign_in):
     assert other.get(SESSIONS).status_code == 403
 
 
-@pytest.mark.parametrize("number", ["-1", "x", "2147483648", "5.0", "", "1e3"])
+@pytest.mark.parametrize("number", ["-1", "x", "2147483648", "5.0"])
 def test_numbers_refused(command, user, number):
     line = command("create-session", user.accountid, "--duration", number)
     assert line.startswith("Error: Invalid value for '--duration': ")

@@ -14,6 +14,7 @@ from databases import (
     execute,
     fill,
     first_starts,
+    is_empty,
     new_database,
     on_sqlite,
     store,
@@ -39,16 +40,12 @@ TEXTS = [
     "%s",
     "%(id)s",
     "?",
-    ":id",
     "\r\n",
     "\x1a",
     "é\U0001f600\ufeff",
-    "e\u0301",
     "é" * 10_000,
     " x ",
-    "x\t",
     "",
-    "0",
     "NULL",
     None,
 ]
@@ -90,10 +87,6 @@ def app(source):
 def refusal(target, reason):
     kind = target.partition(":")[0]
     return f"Error: DATABASE_URL={kind}://***: {reason}"
-
-
-def is_empty(url):
-    return not any(stored(url).values())
 
 
 def test_every_value_of_every_column(app, command, source, target):

@@ -12,6 +12,7 @@ from databases import (
     driver,
     execute,
     fill,
+    is_empty,
     is_sqlite,
     name_of,
     on_sqlite,
@@ -33,10 +34,6 @@ def app(make_app, empty_database_url):
     app = make_app(DATABASE_URL=empty_database_url)
     with app.app_context():
         yield app
-
-
-def is_empty(url):
-    return not any(stored(url).values())
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ The dates have a module of their own.
 
 from enum import Enum
 from random import randrange
-from types import SimpleNamespace
 
 import pytest
 from email_validator import validate_email
@@ -31,8 +30,6 @@ STORED = {
     "date": ["Tue, 31 Jan 1950 10:00:00 GMT"],
 }
 REFUSED = {
-    "text": [],
-    "name": [],
     "email": ["a.b", "@b.c", "@a@b.c"],
     "date": ["1950-02-29"],
 }
@@ -57,10 +54,9 @@ NO_ADDRESSES += [
     "a@example.com ",
 ]
 each_field = pytest.mark.parametrize("field", CATALOGUE)
-each_name = pytest.mark.parametrize("field", fields_of("name"))
 
 
-NO_TEXTS = [True, False, 1, 1.5, [], ["Ada"], {}, {"a": "b"}]
+NO_TEXTS = [True, 0, 1.5, ["Ada"], {"a": "b"}]
 
 
 def bodies(field, texts):
@@ -103,7 +99,7 @@ def test_texts_that_are_stored(owner, profile, field):
 @each_field
 def test_texts_that_are_refused(owner, profile, field):
     rule = CATALOGUE[field].rule
-    texts = ["", None, *REFUSED[rule]]
+    texts = ["", None, *REFUSED.get(rule, [])]
     codes = dict.fromkeys(texts, f"invalid-{field}")
     if rule == "name":
         codes |= dict.fromkeys([LONGEST_NAME + "x", LONG], f"invalid-{field}-length")
@@ -159,15 +155,13 @@ class Job(str, Enum):  # noqa: UP042 (str() of it is Job.PILOT)
 
 def test_a_subclass_of_str_is_stored_as_its_text(user):
     account = user.account
-    fields = fields_of("text") + fields_of("name")
-    body = dict.fromkeys(fields, Job.PILOT)
-    options = {"user_profile_fields": fields}
+    body = {"occupation": Job.PILOT}
+    options = {"user_profile_fields": body}
     made = create_profile(account, account.accountid, body, **options)
     updated = update_profile(account, made["profileid"], body, **options)
-    for field in fields:
-        property = CATALOGUE[field].property
-        assert type(made[property]) is type(updated[property]) is str
-        assert made[property] == updated[property] == "pilot"
+    for profile in (made, updated):
+        assert type(profile["occupation"]) is str
+        assert profile["occupation"] == "pilot"
 
 
 def test_what_a_call_in_python_can_do_wrong(user):
@@ -176,16 +170,15 @@ def test_what_a_call_in_python_can_do_wrong(user):
         with pytest.raises(ServiceError, match=f"^{code}$"):
             create_profile(user.account, user.accountid, body, **options)
 
-    for value in (b"1", "\ud800", SimpleNamespace(encode=str)):
+    for value in (b"1", "\ud800"):
         assert_raises("invalid-phone", {"phone": value}, ["phone"])
-    for body in ([], "text", 1):
+    for body in ([], "text"):
         assert_raises("invalid-body", body)
     assert_raises("invalid-contact-email", None)  # counts as an empty body
-    for fields in (["dob", "nope"], ("nope",)):
-        assert_raises("invalid-nope", {"nope": "x"}, fields)
+    assert_raises("invalid-nope", {"nope": "x"}, ["dob", "nope"])
 
 
-@each_name
+@pytest.mark.parametrize("field", fields_of("name"))
 def test_length_bounds_are_inclusive_and_count_characters(make_app, field):
     name = field.upper().replace("-", "_")
     lengths = {
