@@ -40,7 +40,7 @@ PAGES = {
     "limit=3&offset=4": slice(4, 7),
     "limit=030": slice(30),
     "limit=250&offset=30": slice(30, 280),
-    f"limit={2**63 - 1}": slice(300),
+    f"limit={2**63 - 1}&offset={2**63 - 1}": slice(0),
     "limit=0": slice(0),
     "offset=295": slice(295, 300),
     f"offset={2**63 - 1}": slice(0),
