@@ -57,7 +57,7 @@ def create_account(appid, *, administrator=False):
 
 
 def set_administrator(accountid, *, off=False):
-    """Make an account an administrator, or with --off an ordinary one.
+    """Make an account an administrator, or an ordinary one.
 
     Raises invalid-accountid.
     """
@@ -137,14 +137,15 @@ def end_where(condition, *values):
 def delete_account(accountid, appid=None):
     """Delete an account, its profiles and its sessions, or nothing.
 
-    Also what is left of one that is gone, in the application. Raises invalid-accountid.
+    If the account itself is gone, delete what is left of it in the application. Raises
+    invalid-accountid when there is nothing.
     """
     if not is_identifier("acct", accountid):
         raise ServiceError("invalid-accountid", 404)
     counts = {}
     with db.writing():
         sql = "SELECT appid FROM account WHERE accountid = ?"
-        (appid,) = run(sql, accountid).fetchone() or (appid,)
+        (appid,) = run(sql, accountid).fetchone() or (appid,)  # its own, if it exists
         # The account first: whoever adds to it then waits, and finds that it is gone.
         for model in MODELS:
             sql = f"DELETE FROM {model.TABLE} WHERE appid = ? AND accountid = ?"

@@ -1,6 +1,6 @@
 """One blueprint for each endpoint: HTTP in, one operation, JSON out.
 
-Below them, what a request says is read, and a page is sent.
+Below them, a page of a listing is sent, and the caller and the body are read.
 """
 
 from io import BytesIO
@@ -9,7 +9,6 @@ from urllib.parse import parse_qsl, quote, urlencode
 import orjson
 from flask import Blueprint, Response, request
 from flask_swagger_ui import get_swaggerui_blueprint
-from werkzeug.exceptions import HTTPException
 from werkzeug.formparser import FormDataParser
 
 import operations
@@ -30,12 +29,12 @@ sessions = Blueprint("sessions", __name__)
 health = Blueprint("health", __name__)
 description = Blueprint("description", __name__)
 docs = get_swaggerui_blueprint(
-    ".",  # as the next one relative to the page, which may be under a prefix
+    ".",  # relative to the page, as is the next: a prefix may precede it
     "../openapi.json",
     # No box for another address, no validator on the network, no repeated Host header.
     {"layout": "BaseLayout", "validatorUrl": None, "oauth2RedirectUrl": None},
 )
-docs.url_prefix = "/docs"
+docs.url_prefix = "/docs"  # where it is
 BLUEPRINTS = (
     update_profile,
     create_profile,
@@ -132,7 +131,7 @@ def array_text(batches, environ):
 def caller():
     """Return the caller of the request. Raises invalid-appid or sign-in-required."""
     environ = request.environ  # where gunicorn.conf.py finds what the log shows
-    appid = operations.checked_appid(environ.get("HTTP_X_APPID"))
+    appid = operations.appid_or_own(environ.get("HTTP_X_APPID"))
     environ["profiles.appid"] = appid
     with connection():
         found = authenticate(environ.get("HTTP_AUTHORIZATION"), appid)
@@ -145,35 +144,35 @@ def body():
 
     Raises invalid-body, body-too-large or unsupported-media-type.
     """
-    text = whole_text(settings()["MAXIMUM_POST_DATA_LENGTH"])
-    if not text:
+    data = read_body(settings()["MAXIMUM_POST_DATA_LENGTH"])
+    if not data:
         return {}
     try:
         if request.mimetype == "application/x-www-form-urlencoded":
-            return urlencoded_form(text)
+            return urlencoded_form(data)
         if request.mimetype == "multipart/form-data":
-            return multipart_form(text)
+            return multipart_form(data)
         if request.is_json:
-            return {} | orjson.loads(text)  # a TypeError when it is no object
-    except (ValueError, TypeError, RecursionError, HTTPException) as error:
+            return {} | orjson.loads(data)  # a TypeError when it is no object
+    except (ValueError, TypeError) as error:
         raise ServiceError("invalid-body") from error
     raise ServiceError("unsupported-media-type")
 
 
-def urlencoded_form(text):
+def urlencoded_form(data):
     """Return the fields of a form; the first of a name counts."""
     form = {}
-    pairs = parse_qsl(text.decode(), keep_blank_values=True, errors="strict")
+    pairs = parse_qsl(data.decode(), keep_blank_values=True, errors="strict")
     for name, value in pairs:
         form.setdefault(name, value)
     return form
 
 
-def multipart_form(text):
+def multipart_form(data):
     """Return the fields of a form without its files; the first of a name counts."""
     parser = FormDataParser(lambda *args, **options: BytesIO(), silent=False)
     _, fields, _ = parser.parse(
-        BytesIO(text), request.mimetype, len(text), request.mimetype_params
+        BytesIO(data), request.mimetype, len(data), request.mimetype_params
     )
     form = fields.to_dict()
     if "\ufffd" in "".join(form.values()):  # Werkzeug's, for what is no UTF-8
@@ -181,18 +180,18 @@ def multipart_form(text):
     return form
 
 
-def whole_text(most):
+def read_body(most):
     """Return the bytes of the body, at most so many.
 
     Raises body-too-large, or invalid-body if the client sent less than it said.
     """
     length = request.content_length or 0  # none of a chunked body
     try:
-        text = b"" if length > most else request.stream.read(most + 1)
+        data = b"" if length > most else request.stream.read(most + 1)
     except Exception as error:  # the server's own, for what is cut short or broken
         raise ServiceError("invalid-body") from error
-    if max(length, len(text)) > most:
+    if max(length, len(data)) > most:
         raise ServiceError("body-too-large")
-    if len(text) < length:
+    if len(data) < length:
         raise ServiceError("invalid-body")
-    return text
+    return data

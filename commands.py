@@ -32,7 +32,7 @@ def command(function, *parameters):
         allow_long_statements(db)
         try:
             if "appid" in options:
-                options["appid"] = operations.checked_appid(options["appid"])
+                options["appid"] = operations.appid_or_own(options["appid"])
             with connection():
                 result = function(**options)
         except ServiceError as error:
@@ -111,7 +111,7 @@ def demo():
     own = settings()
     appid = own["APPID"]
     example = example_body(own["USER_PROFILE_FIELDS"], own["PROFILE_LENGTHS"])
-    for name in PEOPLE:
+    for name in PEOPLE:  # the lines below are for the last one
         owner = accounts.create_account(appid)["accountid"]
         caller = accounts.Caller(owner, False, appid)
         body = {}

@@ -79,7 +79,7 @@ def load(variables):
     if not APPID.fullmatch(appid):
         raise SettingError("APPID", appid, f"must match {APPID.pattern}")
     fields = given.get("USER_PROFILE_FIELDS", "contact-email,full-name")
-    checked["USER_PROFILE_FIELDS"] = checked_fields(fields)
+    checked["USER_PROFILE_FIELDS"] = field_names(fields)
     url = given.get("DATABASE_URL", "sqlite:///profiles.db")
     checked["DATABASE_URL"] = parse_database_url(url)
     return checked
@@ -97,7 +97,7 @@ def checked_lengths(numbers):
     return tuple(lengths)
 
 
-def checked_fields(listed):
+def field_names(listed):
     names = tuple(name.strip() for name in listed.split(","))
     if not set(names) <= CATALOGUE.keys() or len(set(names)) < len(names):
         reason = f"must name each field once, of {', '.join(CATALOGUE)}"
@@ -124,7 +124,7 @@ def parse_mysql_url(value):
     url = urlsplit(value)
     name = decoded(url.path[1:])
     is_complete = MYSQL.fullmatch(url.scheme) and url.hostname and name
-    # Where a part of a password may be that is not encoded.
+    # A password that is not encoded may have been split: its rest is in one of these.
     is_broken = "@" in url.path + unquote(url.query) or "/" in name or url.fragment
     if not is_complete or is_broken or url.port == 0:
         raise ValueError
@@ -170,7 +170,7 @@ def tls_options(query):
     if mode == "PREFERRED":
         return {}
     context = ssl.create_default_context(cafile=ca)
-    # By default Python 3.13 refuses the certificates that MySQL makes for itself.
+    # Since Python 3.13 the certificates that MySQL makes for itself are refused.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.check_hostname = mode == "VERIFY_IDENTITY"
     if mode == "REQUIRED":

@@ -1,4 +1,7 @@
-"""Read in a ``connection()``, write in a ``transaction()``.
+"""Programs read in a ``connection()`` and write in a ``transaction()``.
+
+The service's own writes are ``@repeated``, within ``db.writing()`` or
+``db.one_statement()``.
 
 - Each thread has a connection, from its first use of the database until its end.
 - An exception that leaves one of the two, other than a ServiceError, closes it. What is
@@ -21,7 +24,7 @@ from errors import ServiceError
 
 LOCK_SECONDS = 4  # how long a write waits for locks, and is repeated after conflicts
 OUTAGES = ("OperationalError", "InterfaceError", "InternalError", "DatabaseError")
-# No database, no table; of a connection that was closed within a transaction.
+# MySQL: no database, no table. SQLite: the connection was closed in a transaction.
 OTHER_OUTAGES = (1046, 1146, "Cannot operate on a closed database.")
 CONFLICTS = (
     1020,  # a row changed since it was read
@@ -43,20 +46,20 @@ logging.getLogger("peewee").setLevel(logging.INFO)  # below it, the values of st
 
 
 class Keeper:
-    """A thread's connection, closed when the thread ends, and what is begun on it.
+    """A thread's connection, which it closes when the thread ends.
 
-    Without it that is up to the garbage collector: one of SQLite refers to itself.
+    Otherwise a garbage collection closes it, perhaps late: SQLite's refers to itself.
     """
 
     def __init__(self, connection=None):
         self.connection = connection
         self.process = os.getpid()
-        self.begun = []  # the transaction, until its end
+        self.begun = []  # the transaction; the task that began it has the same list
 
     def close(self):
         try:
             self.connection.close()
-        except Exception:  # it is closed already
+        except Exception:  # there is none, or it is closed already
             pass
 
     def __del__(self, getpid=os.getpid):  # the module may be gone when Python ends
@@ -64,7 +67,7 @@ class Keeper:
             self.close()
 
 
-NOTHING = Keeper()
+NOTHING = Keeper()  # of a thread that has not connected yet
 
 
 class Engine(peewee.Database):
@@ -76,7 +79,7 @@ class Engine(peewee.Database):
         # a server that hangs, the fourth waits for four time-outs; and a fork may leave
         # it locked.
         self._lock = nullcontext()
-        self.begun = ContextVar("begun")  # by this task
+        self.begun_by_task = ContextVar("begun_by_task")
 
     @property
     def keeper(self):
@@ -91,13 +94,13 @@ class Engine(peewee.Database):
             raise peewee.OperationalError(*error.args) from error
         self._state.keeper = Keeper(self._state.conn)
 
-    def _close(self, connection):
+    def _close(self, connection):  # which is the keeper's
         self.keeper.close()
 
     def check_task(self):
         """Raise RuntimeError unless this thread's transaction is this task's."""
         begun = self.keeper.begun
-        if begun != self.begun.get([]):
+        if begun != self.begun_by_task.get([]):
             raise RuntimeError(ANOTHER_TASK)
         if not begun and self.in_transaction():
             self.dispose()  # one that another thread or task has tried to end
@@ -105,11 +108,11 @@ class Engine(peewee.Database):
     def push_transaction(self, transaction):
         super().push_transaction(transaction)
         self.keeper.begun = [transaction]
-        self.begun.set(self.keeper.begun)
+        self.begun_by_task.set(self.keeper.begun)
 
     def pop_transaction(self):
         begun = self.keeper.begun
-        is_own = begun and begun == self.begun.get([])
+        is_own = begun and begun == self.begun_by_task.get([])
         begun.clear()
         if not is_own:
             raise RuntimeError(ANOTHER_TASK)
@@ -167,7 +170,7 @@ def connection():
         raise
     except BaseException as error:
         engine.keeper.close()
-        if keeper is not engine.keeper:  # replaced, or left in another thread
+        if keeper is not engine.keeper:  # the block began on another one: end it, too
             keeper.close()
             keeper.begun.clear()
         if is_outage(error):

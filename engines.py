@@ -18,7 +18,6 @@ from database import LOCK_SECONDS, Engine, db
 TURN_SECONDS = 1  # how long a thread waits for its turn before it asks SQLite
 STATEMENT_SECONDS = 10  # how long a request waits for MySQL, which may still go on
 IDLE_SECONDS = 60  # some networks forget a connection that is idle for 4 minutes
-LOG_BYTES = 16 * 2**20  # what SQLite's -wal shrinks to, once it was larger
 SESSION = f"""SET SESSION autocommit = 1, completion_type = 0, sql_big_selects = 1,
     sql_select_limit = 18446744073709551615, sql_safe_updates = 0,
     sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
@@ -27,27 +26,25 @@ SESSION = f"""SET SESSION autocommit = 1, completion_type = 0, sql_big_selects =
     /*M!100100 , tx_isolation = 'REPEATABLE-READ', tx_read_only = 0 */"""
 """What the service relies on, whatever the server is set to. MySQL, then MariaDB."""
 
-FORKED = (
-    "this process was forked while its parent had a connection in another thread: "
-    "start it with spawn, or fork first"
-)
-
 
 class SQLiteConnection(sqlite3.Connection):
     """Knows its file, and gives up its locks when it is closed."""
 
     opened = {}  # the process that opened each one; a child inherits this
-    file = None
+    opened_file = None  # what file_id() returned; None when it is closed
 
     def __init__(self, *args, **options):
         process = os.getpid()
         if {*self.opened.values()} - {process}:
-            raise peewee.OperationalError(FORKED)
+            raise peewee.OperationalError(
+                "this process was forked while its parent had a connection in another "
+                "thread: start it with spawn, or fork first"
+            )
         super().__init__(*args, **options)
         self.opened[id(self)] = process
 
     def close(self):
-        self.file = None
+        self.opened_file = None
         self.opened.pop(id(self), None)
         with suppress(sqlite3.Error):  # it may be closed already
             self.rollback()  # otherwise the lock lasts as long as any cursor
@@ -59,7 +56,7 @@ class SQLite(Engine, peewee.SqliteDatabase):
 
     kind = "sqlite"
     index_hint = ""  # SQLite itself chooses the right index
-    latest_rows = ""  # a read in a transaction that writes has them
+    read_latest = ""  # a transaction that writes sees all that was committed
     field_types = {**peewee.SqliteDatabase.field_types, "ASCII": "TEXT"}
     turn = Lock()  # to write, of the threads of this process
 
@@ -67,7 +64,8 @@ class SQLite(Engine, peewee.SqliteDatabase):
         self.url = url
         super().__init__(
             Path(url.name).as_uri() + "?mode=rw",  # never makes the file
-            {"synchronous": "FULL", "journal_size_limit": LOG_BYTES},
+            # After a large write, the -wal shrinks to 16 MB.
+            {"synchronous": "FULL", "journal_size_limit": 2**24},
             timeout=LOCK_SECONDS,
             check_same_thread=False,
             uri=True,
@@ -76,12 +74,14 @@ class SQLite(Engine, peewee.SqliteDatabase):
         self.register_function(lower, "LOWER", 1)
 
     def _connect(self):
-        file = self.file()  # before it is opened: another one in its place is noticed
+        file = (
+            self.file_id()
+        )  # before it is opened: another one in its place is noticed
         connection = super()._connect()
-        connection.file = file
+        connection.opened_file = file
         return connection
 
-    def file(self):
+    def file_id(self):
         """Return what tells the file from any other, or None when there is none."""
         with suppress(OSError):
             found = os.stat(self.url.name)
@@ -90,14 +90,18 @@ class SQLite(Engine, peewee.SqliteDatabase):
     def is_connection_usable(self):
         """Return whether there is one, to the file that is in its place now."""
         connection = self._state.conn
-        return connection is not None and connection.file == self.file() is not None
+        return (
+            connection is not None
+            and connection.opened_file == self.file_id() is not None
+        )
 
     @contextmanager
     def writing(self):
         """Provide a transaction; within one, a savepoint.
 
         Threads take turns, so that only one of a process asks SQLite: creates are a
-        quarter faster. SQLite's own lock is the one that counts: a lost turn delays.
+        quarter faster. SQLite's own lock decides: a turn that nobody gives back only
+        costs a second.
         """
         deadline = time.monotonic() + LOCK_SECONDS
         has_turn = not self.in_transaction() and self.turn.acquire(timeout=TURN_SECONDS)
@@ -140,7 +144,7 @@ def lower(text):
 
 
 class MySQLConnection(pymysql.Connection):
-    """Knows when it was last used. Without ssl-mode all share a context for TLS."""
+    """Shares one context for TLS with all others, unless ssl-mode asks for its own."""
 
     unverified = ssl._create_unverified_context()  # its name in PEP 476
 
@@ -158,7 +162,7 @@ class MySQL(Engine, peewee.MySQLDatabase):
     # alone and skips the rows before the cursor: 107 ms in the middle of 200,000 rows
     # instead of 0.3.
     index_hint = "FORCE INDEX ({})"
-    latest_rows = "LOCK IN SHARE MODE"  # also those committed since it began
+    read_latest = "LOCK IN SHARE MODE"  # see what was committed since it began
     field_types = {
         **peewee.MySQLDatabase.field_types,
         "ASCII": "VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin",
@@ -184,7 +188,7 @@ class MySQL(Engine, peewee.MySQLDatabase):
         return connection
 
     def is_connection_usable(self):
-        """Return whether there is one that was used lately and is not closed."""
+        """Return whether there is an open one, used lately; it counts as used now."""
         connection = self._state.conn
         if connection is None or not connection.open:
             return False
@@ -196,9 +200,7 @@ class MySQL(Engine, peewee.MySQLDatabase):
         poll.register(connection._sock, select.POLLIN)
         return idle < IDLE_SECONDS and not poll.poll(0)
 
-    def writing(self):
-        """Provide a transaction; within one, a savepoint."""
-        return self.atomic()
+    writing = peewee.Database.atomic
 
     def one_statement(self):
         return nullcontext()  # it is a transaction by itself
@@ -208,9 +210,9 @@ ENGINES = {"sqlite": SQLite, "mysql": MySQL}
 
 
 def use(url):
-    """Make the database at a DatabaseURL that of the process, unless it is already."""
-    if db.obj and db.url == url:
-        return
+    """Use the database at a DatabaseURL in the whole process."""
     if db.obj:
+        if db.url == url:
+            return
         db.close()
     db.initialize(ENGINES[url.engine](url))

@@ -22,7 +22,7 @@ UNREAD_BYTES = (
     65_536  # so much of a body left unread makes gunicorn close the connection
 )
 PLAIN = re.compile("[A-Za-z0-9._~/:%-]+")
-QUOTING = (
+QUOTING = (  # how gunicorn's messages begin that quote a request
     "Invalid request from",
     "Ignored premature client",
     "Error handling request",
@@ -35,11 +35,11 @@ try:
 except SettingError as error:
     sys.exit(f"Error: {error}")
 workers = settings["WEB_CONCURRENCY"]
-if not os.environ.get("PORT"):  # an empty one counts as not set
+if not os.environ.get("PORT"):  # with it, gunicorn itself listens on all addresses
     bind = f"127.0.0.1:{settings['PORT']}"
 forwarded_allow_ips = os.environ.get("FORWARDED_ALLOW_IPS") or "127.0.0.1,::1"
 threads = 4  # a few requests wait for the database; more would wait for Python's lock
-graceful_timeout = 6  # seconds to finish what was accepted: platforms kill after 10
+graceful_timeout = 6  # seconds to finish what was accepted: some platforms wait 10
 keepalive = 75  # seconds, longer than routers keep an idle connection, as nginx with 60
 preload_app = True  # a bad setting ends the start, and the workers share memory
 control_socket_disable = True  # nothing uses it
@@ -48,8 +48,8 @@ sendfile = False  # so that gunicorn counts the bytes it sends
 CORES = []  # the processors that may be used
 if hasattr(os, "sched_getaffinity"):  # on Linux
     CORES = sorted(os.sched_getaffinity(0))
-# Of each worker, by its number: how many connections it has, and 1; or 0 when it has
-# ended. In memory that the workers share. During a reload there are twice as many.
+# Of each worker, by its number: 1 and its connections, or 0 once it has ended. In
+# memory that the workers share. During a reload there are twice as many.
 connections_of_worker = memoryview(mmap(-1, 8 * workers)).cast("i")
 
 
@@ -69,7 +69,7 @@ def pre_fork(server, worker):
     free = {*range(len(connections_of_worker))} - used
     for number in free:
         connections_of_worker[number] = 0  # of a worker that was killed
-    worker.number = min(free)
+    worker.number = min(free, default=0)  # shared, if somebody adds workers
     cores = [other.core for other in others]
     worker.core = min(CORES, key=cores.count, default=None)
 
@@ -91,8 +91,8 @@ class SharingWorker(ThreadWorker):
 
     def handle_request(self, req, conn):
         """Respond, with "Connection: close" when the connection will be closed."""
-        fewest = min(filter(None, connections_of_worker), default=0)
-        if self.nr_conns + 1 > fewest + 2:  # it may have two more than another one
+        fewest = min(filter(None, connections_of_worker), default=1) - 1
+        if self.nr_conns > fewest + 2:
             req.force_close()
         decided = req.should_close
         req.should_close = lambda: decided() or is_too_much_unread(req.body)
@@ -148,7 +148,7 @@ def without_contents(record):
     return kind is not BlockingIOError  # of a silent client
 
 
-# Once, although this file may be read again.
+# Not addFilter: at a reload this file is read again.
 logging.getLogger("gunicorn.error").filters = [without_contents]
 worker_class = SharingWorker
 logger_class = LogfmtLogger

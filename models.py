@@ -15,10 +15,10 @@ latest = 0  # what now() returned last
 
 
 def now():
-    """Return nanoseconds since 1970, UTC; each call returns more than the last.
+    """Return nanoseconds since 1970, UTC.
 
-    Two threads, or two processes, can have the same: then a row's key exists already,
-    and insert() takes another moment.
+    In a thread, each call returns more than the last. Two threads or processes can get
+    the same: then insert() tries again.
     """
     global latest
     latest = moment = max(latest + 1, time.time_ns())
@@ -150,7 +150,7 @@ def make_missing(engine):
 def create_statement(engine, model):
     """Return MySQL's statement for a table with its indexes.
 
-    Several processes that made the indexes later would break up a group.
+    Made afterwards, by several processes, the indexes stop a MySQL group.
     """
     context = engine.get_sql_context()
     parts = [column.ddl(context) for column in model._meta.sorted_fields]
@@ -184,7 +184,7 @@ def as_objects(model, rows):
         if model is Account:  # both databases store a boolean as a number
             each["administrator"] = bool(each["administrator"])
         if model is Session:
-            was_ended = each.pop("endedAt") is not None
-            each["ended"] = was_ended or each["expiresAt"] <= moment
+            ended_at = each.pop("endedAt")
+            each["ended"] = bool(ended_at) or each["expiresAt"] <= moment
         objects.append(each)
     return objects

@@ -12,12 +12,17 @@ from itertools import chain
 from marshmallow import ValidationError
 
 import rows
-import validators
 from config import settings
 from database import connection
 from errors import ServiceError
 from models import Account, Profile, Session
-from validators import LARGEST_INTEGER, identifier, is_identifier, profile_schema
+from validators import (
+    LARGEST_INTEGER,
+    checked_appid,
+    identifier,
+    is_identifier,
+    profile_schema,
+)
 
 IDEMPOTENCY_KEY = re.compile("[ -~]{1,255}")
 
@@ -31,7 +36,7 @@ def update_profile(
     other fields. Raises invalid-profileid, invalid-account, invalid-appid,
     invalid-body, or a field's code.
     """
-    appid = checked_appid(appid)
+    appid = appid_or_own(appid)
     with connection():
         profile = rows.find(Profile, profileid, appid)
         if profile["accountid"] != caller.accountid or not has_rights(caller, appid):
@@ -57,23 +62,23 @@ def create_profile(
     Raises invalid-accountid, invalid-account, invalid-appid, invalid-body,
     invalid-idempotency-key, or a field's code.
     """
-    appid = checked_appid(appid)
+    appid = appid_or_own(appid)
     with connection():
         if accountid != caller.accountid or not has_rights(caller, appid):
-            rows.find(Account, accountid, appid)
+            rows.find(Account, accountid, appid)  # raises when it is unknown
             raise ServiceError("invalid-account")
         try:
             values = checked_fields(body, user_profile_fields, creating=True)
             values["profileid"] = new_profileid(appid, accountid, idempotency_key)
         except ServiceError:
-            rows.find(Account, accountid, appid)  # an unknown one is the first error
+            rows.find(Account, accountid, appid)  # an unknown account comes first
             raise
         default = values.pop("default", None)
         values |= {"appid": appid, "accountid": accountid}
         is_default = default == "true" or default is True
         profile = rows.insert(Profile, values, default=is_default)
         if (profile["appid"], profile["accountid"]) != (appid, accountid):
-            raise ServiceError("invalid-idempotency-key")
+            raise ServiceError("invalid-idempotency-key")  # two keys with one hash
         return profile
 
 
@@ -106,7 +111,7 @@ def list_sessions(caller, *, appid=None, **query) -> list[dict] | None:
 
 def read_listing(model, caller, appid, **query):
     """Return a page of a listing. Raises what list_profiles does."""
-    scope = {"appid": checked_appid(appid)}
+    scope = {"appid": appid_or_own(appid)}
     if not caller.administrator or not has_rights(caller, scope["appid"]):
         raise ServiceError("administrator-required")
     configured = settings()
@@ -124,7 +129,8 @@ def page_query(
 ):
     """Return the checked parameters of a listing. Raises ServiceError.
 
-    Each may be a text of a query or a value of Python. None and "" count as not given.
+    Each may be a text of a query or a value of Python. None, False and "" are not
+    given.
     """
     if all:
         limit = LARGEST_INTEGER
@@ -147,7 +153,9 @@ def checked_number(name, value, default):
     """Return a number of rows. Raises invalid-limit or invalid-offset."""
     if not is_given(value):
         return default
-    if isinstance(value, str) and re.fullmatch("[0-9]{1,4300}", value):
+    if isinstance(value, str) and re.fullmatch(
+        "[0-9]{1,4300}", value
+    ):  # or int() refuses it
         value = int(value)
     if type(value) is not int or not 0 <= value <= LARGEST_INTEGER:
         raise ServiceError(f"invalid-{name}")
@@ -155,17 +163,17 @@ def checked_number(name, value, default):
 
 
 def has_rights(caller, appid):
-    """Return whether the caller may have rights in the application."""
+    """Return whether the caller is of the application, or of none in particular."""
     return getattr(caller, "appid", appid) == appid
 
 
-def checked_appid(appid):
+def appid_or_own(appid):
     """Return the application of the call, by default the service's own.
 
     Raises invalid-appid.
     """
     own = settings()["APPID"]
-    return own if appid is None else validators.checked_appid(appid)
+    return own if appid is None else checked_appid(appid)
 
 
 def checked_fields(body, names, *, creating):

@@ -1,4 +1,4 @@
-"""Rows found, changed, stored, copied, and read in pages."""
+"""Rows found, changed, stored, copied, and read in pages: the SQL of requests."""
 
 from collections import namedtuple
 from contextlib import suppress
@@ -19,7 +19,7 @@ from models import (
 from validators import LARGEST_INTEGER, is_identifier
 
 BATCH = 100  # rows read by one statement
-BATCH_BYTES = 6_553_600  # of the texts in a batch, if each row fills a whole body
+BATCH_BYTES = 6_553_600  # of a batch whose rows each fill a body of 65,536 bytes
 
 Page = namedtuple("Page", "batches next")  # lists of objects; the next page's cursor
 
@@ -43,11 +43,15 @@ def find(model, identifier, appid=None, *, lock=""):
 def update(model, identifier, **changes):
     """Change columns of a row; return the changes, with updatedAt. Raises invalid-…."""
     with db.one_statement():
-        changes["updatedAt"] = timestamp(now())
-        columns = ", ".join(f"{name} = ?" for name in changes)
-        sql = f"UPDATE {model.TABLE} SET {columns} WHERE {model.PUBLIC_ID} = ?"
-        if not run(sql, *changes.values(), identifier).rowcount:
-            raise ServiceError(f"invalid-{model.PUBLIC_ID}", 404)
+        return set_columns(model, identifier, **changes)
+
+
+def set_columns(model, identifier, **changes):
+    changes["updatedAt"] = timestamp(now())
+    columns = ", ".join(f"{name} = ?" for name in changes)
+    sql = f"UPDATE {model.TABLE} SET {columns} WHERE {model.PUBLIC_ID} = ?"
+    if not run(sql, *changes.values(), identifier).rowcount:
+        raise ServiceError(f"invalid-{model.PUBLIC_ID}", 404)
     return changes
 
 
@@ -63,7 +67,7 @@ def insert(model, values, *, default=False):
         return insert_once(model, values, default)
     except IntegrityError:
         with suppress(ServiceError):
-            return find(model, values[model.PUBLIC_ID], lock=db.latest_rows)
+            return find(model, values[model.PUBLIC_ID], lock=db.read_latest)
     return insert_once(model, values, default)  # another row was made in its nanosecond
 
 
@@ -77,10 +81,10 @@ def insert_once(model, values, default):
         if default:
             # The account is locked first: a moment from before the wait for it would
             # put the row behind rows that were listed meanwhile.
-            update(Account, accountid, profileid=values["profileid"])
+            set_columns(Account, accountid, profileid=values["profileid"])
         row = values | moments(now(), values.get("duration", 0))
         cursor = run(sql, *map(row.get, columns), accountid, values["appid"])
-        if not cursor.rowcount:  # of the account, which MySQL locks
+        if not cursor.rowcount:  # there is no such account
             raise ServiceError("invalid-accountid", 404)
     public = map(row.get, public_columns(model))
     return as_objects(model, [public])[0]
@@ -127,7 +131,7 @@ def read_page(model, scope, limit, offset, after, most_bytes):
 
 
 def find_end(model, scope, before, count):
-    """Return the id of the last of so many rows; its identifier if there are more."""
+    """Return the id of row number ``count``, and its identifier if there are more."""
     if count >= LARGEST_INTEGER:  # everything is asked for
         return 0, None
     rows = read_rows(model, scope, before, 2, count - 1, f"id, {model.PUBLIC_ID}")

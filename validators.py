@@ -54,7 +54,7 @@ BOUNDED_FIELDS = tuple(name for name, row in CATALOGUE.items() if row.rule == "n
 
 
 class CheckedText(fields.String):
-    """A text, stored as a function returns it, or refused as it raises ValueError."""
+    """A text that a function converts, or refuses with a ValueError."""
 
     def __init__(self, name, convert, rules):
         codes = dict.fromkeys(("required", "null", "invalid"), f"invalid-{name}")

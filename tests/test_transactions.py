@@ -10,6 +10,7 @@ from functools import partial
 from random import uniform
 from threading import Event
 
+import peewee
 import pytest
 from databases import (
     cut_connections,
@@ -23,6 +24,7 @@ from databases import (
 )
 from serving import Person, assert_unavailable, at_once, named, repeating
 
+import database
 import rows
 from accounts import create_account
 from database import connection, db, transaction
@@ -288,6 +290,21 @@ def test_a_callers_transaction_that_loses_a_conflict_is_not_repeated(
     assert stored(database_url, user) == ([], [None, None])
     change_both()
     assert stored(database_url, user)[0] == ["before", "after"]
+
+
+@pytest.mark.parametrize("first", ["UPDATE account", "INSERT"])
+def test_any_statement_of_a_create_may_meet_a_conflict(app, user, monkeypatch, first):
+    """As in a cluster. The whole create is repeated."""
+    left = [peewee.OperationalError(1213, "Deadlock")]
+
+    def run(sql, *values):
+        if sql.startswith(first) and left:
+            raise left.pop()
+        return database.run(sql, *values)
+
+    monkeypatch.setattr(rows, "run", run)
+    assert create(user, "name", default="true")["fullName"] == "name"
+    assert left == []
 
 
 @on_mysql
