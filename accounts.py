@@ -33,17 +33,12 @@ def authenticate(authorization, appid):
     """
     bearer = BEARER.fullmatch(authorization or "")
     if bearer:
-        moment = timestamp(time.time_ns())
-        row = run(CALLER, appid, hashed(bearer[1]), moment).fetchone()
+        digest = sha256(bearer[1].encode()).hexdigest()
+        row = run(CALLER, appid, digest, timestamp(time.time_ns())).fetchone()
         if row:
             accountid, administrator = row
             return Caller(accountid, bool(administrator), appid)
     raise ServiceError("sign-in-required")
-
-
-def hashed(token):
-    """Return the SHA-256 of a token, as the database holds it."""
-    return sha256(token.encode()).hexdigest()
 
 
 def create_account(appid, *, administrator=False):
@@ -98,7 +93,7 @@ def create_session(accountid, duration):
         "appid": find(Account, accountid)["appid"],
         "accountid": accountid,
         "duration": duration,
-        "tokenHash": hashed(token),
+        "tokenHash": sha256(token.encode()).hexdigest(),
         "csrfToken": token_hex(32),
     }
     return insert(Session, session) | {"token": token}

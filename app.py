@@ -13,7 +13,6 @@ from werkzeug.exceptions import HTTPException
 import config
 from blueprints import BLUEPRINTS
 from commands import commands
-from database import db
 from engines import use
 from errors import HTTP_CODES, ServiceError
 from models import make_tables
@@ -68,7 +67,6 @@ def create_app(overrides=None):
     app.register_error_handler(ServiceError, service_error)
     app.register_error_handler(HTTPException, http_error)
     use(settings["DATABASE_URL"])
-    app.extensions["profiles"] = db.obj
     with suppress(ServiceError):  # the log says why; requests are 503 meanwhile
         make_tables()
     return app

@@ -4,7 +4,7 @@ Below them, a page of a listing is sent, and the caller and the body are read.
 """
 
 from io import BytesIO
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 import orjson
 from flask import Blueprint, Response, request
@@ -108,7 +108,8 @@ def page_response(model):
     response = Response(text, mimetype="application/json")
     if page.next:
         kept = {name: query[name] for name in ("accountid", "limit") if query.get(name)}
-        address = quote(request.root_path + request.path)
+        path = unquote(request.root_path + request.path)  # gunicorn's is encoded
+        address = quote(path, "/:@!$&'()*+,;=~")
         parameters = urlencode({**kept, "after": page.next})
         response.headers["Link"] = f'<{address}?{parameters}>; rel="next"'
     return response

@@ -15,7 +15,7 @@ from database import connection, db, is_of_database
 from engines import ENGINES
 from errors import ServiceError, SettingError
 from models import MODELS, make_file, make_missing, make_tables
-from rows import copy_rows, count_rows, read_tables
+from rows import ANY_ROW, copy_rows, read_tables
 from validators import example_body
 
 ACCOUNTID = click.Argument(["accountid"])
@@ -78,12 +78,13 @@ def copy_database(database_url):
             make_file(target)
             make_missing(target)
             with target.writing():
-                if any(count_rows(target, model) for model in MODELS):
+                if target.execute_sql(ANY_ROW).fetchone():
                     raise SettingError("DATABASE_URL", shown, "has rows already")
                 counts = {f"{m.TABLE}s": copy_table(m, target) for m in MODELS}
         except Exception as error:
             if is_of_database(error):
-                raise SettingError("DATABASE_URL", shown, error) from error
+                reason = str(error).partition(" for user ")[0]
+                raise SettingError("DATABASE_URL", shown, reason) from error
             raise
         db.rollback()
     return {"object": "copy", **counts}

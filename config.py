@@ -51,7 +51,7 @@ def settings():
     for the current database.
     """
     app = current_app._get_current_object()  # once, as each use of the proxy takes 1 µs
-    if app.extensions.get("profiles") is not db.obj:
+    if app.config.get("DATABASE_URL") != getattr(db.obj, "url", ""):
         raise RuntimeError(
             "the active app is not one of create_app() on the current database: "
             "push the app_context() of the one that is"
@@ -162,7 +162,7 @@ def tls_options(query):
         elif name == "sslca" and value:
             strictness.append(TLS_MODES.index("VERIFY_CA"))
             ca = value
-        elif re.search("ssl|tls|certificate", name):
+        elif re.search("ssl|tls|certificate", name + value.lower()):
             raise ValueError
     mode = TLS_MODES[max(strictness)] if strictness else "PREFERRED"
     if mode == "DISABLED":

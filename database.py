@@ -46,14 +46,14 @@ logging.getLogger("peewee").setLevel(logging.INFO)  # below it, the values of st
 
 
 class Keeper:
-    """A thread's connection, which it closes when the thread ends.
+    """Keeps a thread's connection, and closes it when the thread ends.
 
     Otherwise a garbage collection closes it, perhaps late: SQLite's refers to itself.
     """
 
-    def __init__(self, connection=None):
-        self.connection = connection
-        self.process = os.getpid()
+    connection = process = None
+
+    def __init__(self):
         self.begun = []  # the transaction; the task that began it has the same list
 
     def close(self):
@@ -65,9 +65,6 @@ class Keeper:
     def __del__(self, getpid=os.getpid):  # the module may be gone when Python ends
         if self.process == getpid():  # not in a forked child
             self.close()
-
-
-NOTHING = Keeper()  # of a thread that has not connected yet
 
 
 class Engine(peewee.Database):
@@ -83,8 +80,10 @@ class Engine(peewee.Database):
 
     @property
     def keeper(self):
-        """That of this thread's connection."""
-        return getattr(self._state, "keeper", NOTHING)
+        """That of this thread."""
+        if not hasattr(self._state, "keeper"):
+            self._state.keeper = Keeper()
+        return self._state.keeper
 
     def connect(self, reuse_if_open=False):
         """Connect. Whatever fails is an OperationalError."""
@@ -92,7 +91,8 @@ class Engine(peewee.Database):
             super().connect(reuse_if_open)
         except Exception as error:
             raise peewee.OperationalError(*error.args) from error
-        self._state.keeper = Keeper(self._state.conn)
+        self.keeper.connection = self._state.conn
+        self.keeper.process = os.getpid()
 
     def _close(self, connection):  # which is the keeper's
         self.keeper.close()
@@ -111,12 +111,11 @@ class Engine(peewee.Database):
         self.begun_by_task.set(self.keeper.begun)
 
     def pop_transaction(self):
-        begun = self.keeper.begun
-        is_own = begun and begun == self.begun_by_task.get([])
-        begun.clear()
-        if not is_own:
-            raise RuntimeError(ANOTHER_TASK)
+        self.keeper.begun.clear()
         return super().pop_transaction()
+
+    def transaction(self, *args):
+        return Transaction(self, *args)
 
     def savepoint(self):
         return Savepoint(self)
@@ -127,6 +126,15 @@ class Engine(peewee.Database):
             super().rollback()
         except Exception:  # the error that led here tells more
             self.keeper.close()
+
+
+class Transaction(peewee._transaction):
+    def __exit__(self, *error):
+        """End it, if it is that of this thread and task. Raises RuntimeError."""
+        begun = self.db.begun_by_task.get([])
+        if not self.db.keeper.begun == begun == [self]:
+            raise RuntimeError(ANOTHER_TASK)
+        super().__exit__(*error)
 
 
 class Savepoint(peewee._savepoint):
@@ -159,19 +167,18 @@ def connection():
     """
     db.check_task()
     engine = db.obj
-    keeper = engine.keeper
+    keeper = engine.keeper  # of the thread in which the block begins
+    is_outermost = not engine.in_transaction()
     try:
-        if not engine.in_transaction() and not engine.is_connection_usable():
+        if is_outermost and not engine.is_connection_usable():
             engine.close()
             engine.connect()
-            keeper = engine.keeper
         yield
     except ServiceError:
         raise
     except BaseException as error:
-        engine.keeper.close()
-        if keeper is not engine.keeper:  # the block began on another one: end it, too
-            keeper.close()
+        keeper.close()
+        if is_outermost:  # an interrupt may have left a transaction open
             keeper.begun.clear()
         if is_outage(error):
             reason = str(error).partition(" with text ")[0]  # a value that is no UTF-8

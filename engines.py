@@ -15,7 +15,6 @@ from pymysql.constants.CLIENT import FOUND_ROWS
 
 from database import LOCK_SECONDS, Engine, db
 
-TURN_SECONDS = 1  # how long a thread waits for its turn before it asks SQLite
 STATEMENT_SECONDS = 10  # how long a request waits for MySQL, which may still go on
 IDLE_SECONDS = 60  # some networks forget a connection that is idle for 4 minutes
 SESSION = f"""SET SESSION autocommit = 1, completion_type = 0, sql_big_selects = 1,
@@ -104,13 +103,16 @@ class SQLite(Engine, peewee.SqliteDatabase):
         costs a second.
         """
         deadline = time.monotonic() + LOCK_SECONDS
-        has_turn = not self.in_transaction() and self.turn.acquire(timeout=TURN_SECONDS)
+        is_outermost = not self.in_transaction()
+        if is_outermost:
+            self.turn.acquire(timeout=1)  # then it asks SQLite itself
         try:
             with self.atomic(deadline):
                 yield
         finally:
-            if has_turn:
-                self.turn.release()
+            if is_outermost:
+                with suppress(RuntimeError):  # somebody else has given it back
+                    self.turn.release()
 
     one_statement = writing
 

@@ -135,8 +135,8 @@ def make_missing(engine):
     """Make the missing tables of a database."""
     if engine.kind == "sqlite":
         engine.pragma("journal_mode", "wal")
-    existing = engine.get_tables()
-    missing = [model for model in MODELS if model.TABLE not in existing]
+    tables = engine.get_tables()
+    missing = [model for model in MODELS if model.TABLE not in tables]
     if not missing:
         return
     with engine.writing():

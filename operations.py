@@ -27,9 +27,7 @@ from validators import (
 IDEMPOTENCY_KEY = re.compile("[ -~]{1,255}")
 
 
-def update_profile(
-    caller, profileid, body, *, appid=None, user_profile_fields=None
-) -> dict:
+def update_profile(caller, profileid, body, *, appid=None, user_profile_fields=None):
     """Store the configured fields of the caller's own profile; return all of it.
 
     ``body``: a mapping of input fields to texts, or None. ``user_profile_fields``:
@@ -53,7 +51,7 @@ def create_profile(
     appid=None,
     user_profile_fields=None,
     idempotency_key=None,
-) -> dict:
+):
     """Store a new profile of the caller's own account and return it.
 
     With ``default`` exactly ``true`` it also becomes the account's default: both are
@@ -92,7 +90,7 @@ def new_profileid(appid, accountid, key):
     return f"prof_{digest[:16]}"
 
 
-def list_profiles(caller, *, appid=None, **query) -> list[dict] | None:
+def list_profiles(caller, *, appid=None, **query):
     """Return the application's profiles, newest first, or None when there is none.
 
     ``query``: accountid, all, limit, offset and after, as in the API. Raises
@@ -103,7 +101,7 @@ def list_profiles(caller, *, appid=None, **query) -> list[dict] | None:
     return [*chain.from_iterable(page.batches)] or None
 
 
-def list_sessions(caller, *, appid=None, **query) -> list[dict] | None:
+def list_sessions(caller, *, appid=None, **query):
     """Return the application's sessions, as list_profiles returns the profiles."""
     page = read_listing(Session, caller, appid, **query)
     return [*chain.from_iterable(page.batches)] or None

@@ -20,6 +20,8 @@ from validators import LARGEST_INTEGER, is_identifier
 
 BATCH = 100  # rows read by one statement
 BATCH_BYTES = 6_553_600  # of a batch whose rows each fill a body of 65,536 bytes
+ANY_ROW = """SELECT 1 FROM account UNION ALL SELECT 1 FROM profile
+    UNION ALL SELECT 1 FROM session LIMIT 1"""
 
 Page = namedtuple("Page", "batches next")  # lists of objects; the next page's cursor
 
@@ -43,15 +45,11 @@ def find(model, identifier, appid=None, *, lock=""):
 def update(model, identifier, **changes):
     """Change columns of a row; return the changes, with updatedAt. Raises invalid-…."""
     with db.one_statement():
-        return set_columns(model, identifier, **changes)
-
-
-def set_columns(model, identifier, **changes):
-    changes["updatedAt"] = timestamp(now())
-    columns = ", ".join(f"{name} = ?" for name in changes)
-    sql = f"UPDATE {model.TABLE} SET {columns} WHERE {model.PUBLIC_ID} = ?"
-    if not run(sql, *changes.values(), identifier).rowcount:
-        raise ServiceError(f"invalid-{model.PUBLIC_ID}", 404)
+        changes["updatedAt"] = timestamp(now())
+        columns = ", ".join(f"{name} = ?" for name in changes)
+        sql = f"UPDATE {model.TABLE} SET {columns} WHERE {model.PUBLIC_ID} = ?"
+        if not run(sql, *changes.values(), identifier).rowcount:
+            raise ServiceError(f"invalid-{model.PUBLIC_ID}", 404)
     return changes
 
 
@@ -81,7 +79,8 @@ def insert_once(model, values, default):
         if default:
             # The account is locked first: a moment from before the wait for it would
             # put the row behind rows that were listed meanwhile.
-            set_columns(Account, accountid, profileid=values["profileid"])
+            # Not repeated by itself: a conflict undoes the whole transaction.
+            update.__wrapped__(Account, accountid, profileid=values["profileid"])
         row = values | moments(now(), values.get("duration", 0))
         cursor = run(sql, *map(row.get, columns), accountid, values["appid"])
         if not cursor.rowcount:  # there is no such account
@@ -205,8 +204,3 @@ def copy_rows(model, target):
             raise DatabaseError(f"has another number of {model.TABLE}s")
         yield len(rows)
         last = rows[-1][0]
-
-
-def count_rows(engine, model):
-    """Return how many rows a table has."""
-    return engine.execute_sql(f"SELECT COUNT(*) FROM {model.TABLE}").fetchone()[0]

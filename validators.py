@@ -137,10 +137,6 @@ def parse_address(text):
     return text
 
 
-CREATING = {"date": parse_date, "email": parse_address}
-UPDATING = {"date": parse_date}
-
-
 @lru_cache(maxsize=256)
 def profile_schema(names, lengths, *, creating):
     """Return the schema of these fields; its messages are the codes.
@@ -148,7 +144,9 @@ def profile_schema(names, lengths, *, creating):
     ``lengths``: the least and the most characters of each of the BOUNDED_FIELDS. Raises
     ServiceError for a field that there is not.
     """
-    converters = CREATING if creating else UPDATING
+    converters = {"date": parse_date}
+    if creating:
+        converters["email"] = parse_address
     bounds = dict(zip(BOUNDED_FIELDS, lengths, strict=True))
     schema = {}
     for name in names:

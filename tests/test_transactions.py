@@ -217,6 +217,20 @@ def test_entered_in_one_thread_and_left_in_another(app, user, database_url, erro
     assert stored(database_url, user)[0] == ["after", "there"]
 
 
+@on_mysql  # on SQLite the second one waits for the first
+def test_left_within_the_transaction_of_another_thread(app, user, database_url):
+    """Which goes on as if nothing had happened."""
+    with ThreadPoolExecutor(1) as pool:
+        foreign = transaction()
+        pool.submit(foreign.__enter__).result()
+        with transaction():
+            create(user, "first")
+            with pytest.raises(RuntimeError, match="in one function"):
+                foreign.__exit__(None, None, None)
+            create(user, "second")
+    assert stored(database_url, user)[0] == ["first", "second"]
+
+
 def test_two_tasks_in_one_thread(app, user, database_url):
     """One waits within its transaction. The other is refused, and joins nothing."""
     assert user.account
