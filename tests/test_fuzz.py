@@ -80,7 +80,7 @@ def aimed(case, people):
     chance = Random(repr((case.query, case.body)))
     administrator = people[0]
     caller = chance.choice([administrator, *people])
-    owner = chance.choice([caller, caller, *people])
+    owner = chance.choice([*[caller] * 5, *people])
     profileid = chance.choice(owner.profileids)
     sessionid = administrator.session["sessionid"]
     existing = {"after": sessionid if case.path == SESSIONS else profileid}
