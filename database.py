@@ -80,7 +80,7 @@ class Engine(peewee.Database):
 
     @property
     def keeper(self):
-        """That of this thread."""
+        """The Keeper of this thread."""
         if not hasattr(self._state, "keeper"):
             self._state.keeper = Keeper()
         return self._state.keeper
@@ -103,7 +103,7 @@ class Engine(peewee.Database):
         if begun != self.begun_by_task.get([]):
             raise RuntimeError(ANOTHER_TASK)
         if not begun and self.in_transaction():
-            self.dispose()  # one that another thread or task has tried to end
+            self.dispose()  # another task or an interrupt has broken it off
 
     def push_transaction(self, transaction):
         super().push_transaction(transaction)
@@ -200,8 +200,10 @@ def transaction():
 
 
 def repeated(work):
-    """Decorate work that is repeated after a conflict, for 4 seconds, unless it joins a
-    transaction. It runs in a ``connection()``."""
+    """Decorate work that runs in a ``connection()`` and is repeated after a conflict.
+
+    It is repeated for 4 seconds, unless it joins a transaction.
+    """
 
     @wraps(work)
     def repeat(*args, **options):

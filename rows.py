@@ -78,8 +78,8 @@ def insert_once(model, values, default):
     with db.writing() if default else db.one_statement():
         if default:
             # The account is locked first: a moment from before the wait for it would
-            # put the row behind rows that were listed meanwhile.
-            # Not repeated by itself: a conflict undoes the whole transaction.
+            # put the row behind rows that were listed meanwhile. The update is not
+            # repeated by itself, since a conflict undoes the whole transaction.
             update.__wrapped__(Account, accountid, profileid=values["profileid"])
         row = values | moments(now(), values.get("duration", 0))
         cursor = run(sql, *map(row.get, columns), accountid, values["appid"])
