@@ -3,24 +3,19 @@
 import re
 import time
 from collections import namedtuple
+from contextlib import suppress
 from hashlib import sha256
 from secrets import token_hex
 
-from database import db, repeated, run
-from errors import ServiceError
-from models import MODELS, Account, Session, as_objects, now, public_columns, timestamp
-from rows import change, find, insert, update
-from validators import checked_appid, identifier, is_identifier
+from peewee import IntegrityError, fn
 
-CALLER = """SELECT accountid, administrator
-    FROM session JOIN account USING (accountid, appid)
-    WHERE appid = ? AND tokenHash = ? AND expiresAt > ? AND endedAt IS NULL"""
-# As bytes, since to MySQL zoe@ and zoë@ are equal. HEX(NULL) is "" in SQLite.
-OWNERS = """accountid IN (SELECT accountid FROM profile WHERE appid = ? AND (
-    contactEmail IS NOT NULL AND HEX(LOWER(contactEmail)) = HEX(LOWER(?)) OR
-    displayEmail IS NOT NULL AND HEX(LOWER(displayEmail)) = HEX(LOWER(?))))"""
-OLD_SESSIONS = """SELECT id FROM session
-    WHERE (expiresAt <= ? OR endedAt <= ?) AND id > ? ORDER BY id LIMIT 1000"""
+from config import appid_or_own
+from database import connection, db, repeated
+from errors import ServiceError
+from models import Account, Profile, Session, as_objects, now, timestamp
+from rows import find, find_caller, find_or_none, insert, update, write
+from validators import identifier, is_identifier
+
 BEARER = re.compile("bearer +([0-9a-f]{64})", re.IGNORECASE)
 
 Caller = namedtuple("Caller", "accountid administrator appid")  # of a request
@@ -33,53 +28,78 @@ def authenticate(authorization, appid):
     """
     bearer = BEARER.fullmatch(authorization or "")
     if bearer:
-        digest = sha256(bearer[1].encode()).hexdigest()
-        row = run(CALLER, appid, digest, timestamp(time.time_ns())).fetchone()
+        token_hash = sha256(bearer[1].encode()).hexdigest()
+        with connection():
+            row = find_caller(appid, token_hash, timestamp(time.time_ns()))
         if row:
-            accountid, administrator = row
-            return Caller(accountid, bool(administrator), appid)
+            return Caller(*row, appid)
     raise ServiceError("sign-in-required")
 
 
-def create_account(appid, *, administrator=False):
-    """Make an account. Raises invalid-appid."""
-    accountid = identifier("acct")
+@repeated
+def create_account(appid=None, *, administrator=False, accountid=None):
+    """Make an account. Raises invalid-appid.
+
+    If there is one with this accountid, return it as it is.
+    """
+    appid = appid_or_own(appid)
+    accountid = accountid or identifier("acct")
     made = timestamp(now())
-    sql = """INSERT INTO account (accountid, appid, administrator, createdAt, updatedAt)
-        VALUES (?, ?, ?, ?, ?)"""
-    change(sql, accountid, checked_appid(appid), administrator, made, made)
-    return find(Account, accountid)
+    account = Account.insert(
+        accountid=accountid,
+        appid=appid,
+        administrator=administrator,
+        createdAt=made,
+        updatedAt=made,
+    )
+    with db.writing():
+        with suppress(IntegrityError):  # it was made with the same key
+            account.execute()
+        return find(Account, accountid, appid)
 
 
+@repeated
 def set_administrator(accountid, *, off=False):
-    """Make an account an administrator, or an ordinary one.
+    """Make an account an administrator, or an ordinary one, and end its sessions.
 
     Raises invalid-accountid.
     """
-    update(Account, accountid, administrator=not off)
+    find(Account, accountid)
+    with db.writing():
+        update(Account, accountid, {"administrator": not off})
+        end_sessions(accountid)
     return find(Account, accountid)
 
 
-def list_administrators(appid):
+def list_administrators(appid=None):
     """Find the accounts that are administrators."""
-    return list_accounts("appid = ? AND administrator", appid)
+    appid = appid_or_own(appid)
+    return list_accounts(Account.appid == appid, Account.administrator)
 
 
-def find_accounts(email, appid):
+def find_accounts(email, appid=None):
     """Find the accounts that have a profile with this e-mail address.
 
     Letters may be in any case.
     """
-    return list_accounts(OWNERS, appid, email, email)
+    appid = appid_or_own(appid)
+    # As bytes, since to MySQL zoe@ and zoë@ are equal.
+    addresses = [
+        fn.HEX(fn.LOWER(address))
+        for address in (Profile.contactEmail, Profile.displayEmail)
+    ]
+    is_owner = fn.HEX(fn.LOWER(email)).in_(addresses)
+    owners = Profile.select(Profile.accountid).where(Profile.appid == appid, is_owner)
+    # SQLite's HEX(NULL) is "": an empty address would find profiles that have none.
+    return list_accounts(Account.accountid.in_(owners), email != "")
 
 
-def list_accounts(condition, *values):
-    """Return the accounts that meet a condition in SQL, the oldest first."""
-    columns = ", ".join(public_columns(Account))
-    sql = (
-        f"SELECT {columns} FROM account WHERE {condition} ORDER BY createdAt, accountid"
-    )
-    return {"object": "accounts", "data": as_objects(Account, run(sql, *values))}
+def list_accounts(*conditions):
+    """Return the accounts that meet all conditions, the oldest first."""
+    accounts = Account.select().where(*conditions)
+    ordered = accounts.order_by(Account.createdAt, Account.accountid)
+    with connection():
+        return {"object": "accounts", "data": as_objects(Account, ordered.tuples())}
 
 
 def create_session(accountid, duration):
@@ -105,7 +125,7 @@ def end_session(sessionid):
     Raises invalid-sessionid.
     """
     find(Session, sessionid)
-    end_where("sessionid = ?", sessionid)
+    end_running(Session.sessionid == sessionid)
     return find(Session, sessionid)
 
 
@@ -115,36 +135,39 @@ def end_sessions(accountid):
     Raises invalid-accountid.
     """
     appid = find(Account, accountid)["appid"]
-    moment = timestamp(time.time_ns())
-    running = "appid = ? AND accountid = ? AND expiresAt > ?"
-    return {"object": "end", "count": end_where(running, appid, accountid, moment)}
+    count = end_running(Session.appid == appid, Session.accountid == accountid)
+    return {"object": "end", "count": count}
 
 
-def end_where(condition, *values):
-    """End the sessions that meet a condition in SQL and have not been ended."""
+def end_running(*conditions):
+    """End the sessions that meet all conditions and are running; return how many."""
     moment = timestamp(now())
-    sql = f"""UPDATE session SET endedAt = ?, updatedAt = ?
-        WHERE {condition} AND endedAt IS NULL"""
-    return change(sql, moment, moment, *values)
+    ended = Session.update(endedAt=moment, updatedAt=moment)
+    is_running = Session.endedAt.is_null() & (Session.expiresAt > moment)
+    return write(ended.where(is_running, *conditions))
 
 
 @repeated
 def delete_account(accountid, appid=None):
     """Delete an account, its profiles and its sessions, or nothing.
 
-    If the account itself is gone, delete what is left of it in the application. Raises
+    ``appid``: only what is in that application. If the account's own row is gone, what
+    is left is deleted: tables of version 1.3 have no foreign keys. Raises
     invalid-accountid when there is nothing.
     """
     if not is_identifier("acct", accountid):
         raise ServiceError("invalid-accountid", 404)
-    counts = {}
     with db.writing():
-        sql = "SELECT appid FROM account WHERE accountid = ?"
-        (appid,) = run(sql, accountid).fetchone() or (appid,)  # its own, if it exists
-        # The account first: whoever adds to it then waits, and finds that it is gone.
-        for model in MODELS:
-            sql = f"DELETE FROM {model.TABLE} WHERE appid = ? AND accountid = ?"
-            counts[f"{model.TABLE}s"] = run(sql, appid, accountid).rowcount
+        account = find_or_none(Account, accountid)
+        if account and appid is None:
+            appid = account["appid"]
+        appid = appid_or_own(appid)
+        if account:  # locked: whoever adds to it waits, and finds that it is gone
+            update(Account, accountid, {})
+        counts = {}
+        for model in (Profile, Session, Account):
+            own = (model.appid == appid) & (model.accountid == accountid)
+            counts[f"{model.TABLE}s"] = model.delete().where(own).execute()
         if not any(counts.values()):
             raise ServiceError("invalid-accountid", 404)
     del counts["accounts"]
@@ -156,12 +179,13 @@ def purge_sessions(days):
 
     A thousand at a time, so that others can write in between. Return how many.
     """
-    latest = timestamp(time.time_ns() - days * 86_400 * 10**9)
-    count = last = 0
+    cutoff = timestamp(time.time_ns() - days * 86_400 * 10**9)
+    is_old = (Session.expiresAt <= cutoff) | (Session.endedAt <= cutoff)
+    count = 0
     while True:
-        ids = [id for (id,) in run(OLD_SESSIONS, latest, latest, last)]
+        old = Session.select(Session.id).where(is_old).limit(1_000)
+        with connection():
+            ids = [id for (id,) in old.tuples()]
         if not ids:
             return {"object": "purge", "count": count}
-        marks = ", ".join("?" * len(ids))
-        count += change(f"DELETE FROM session WHERE id IN ({marks})", *ids)
-        last = ids[-1]
+        count += write(Session.delete().where(Session.id.in_(ids)))

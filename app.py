@@ -13,9 +13,10 @@ from werkzeug.exceptions import HTTPException
 import config
 from blueprints import BLUEPRINTS
 from commands import commands
-from engines import use
+from database import db, repeated, use
 from errors import HTTP_CODES, ServiceError
 from models import make_tables
+from openapi import description, docs
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -26,30 +27,9 @@ HEADERS_OF_ERRORS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "
 REQUEST_ID = re.compile("[A-Za-z0-9._-]{1,128}")
 
 
-class JSONLine(DefaultJSONProvider):
-    def response(self, value):
-        """Return JSON on a line of its own."""
-        text = orjson.dumps(value) + b"\n"
-        return self._app.response_class(text, mimetype="application/json")
-
-
-class Service(Flask):
-    """Gives each request an id, and each response the headers that all have."""
-
-    json_provider_class = JSONLine
-
-    def wsgi_app(self, environ, start_response):
-        id = environ.get("HTTP_X_REQUEST_ID", "")
-        if not REQUEST_ID.fullmatch(id):
-            id = token_hex(16)
-        environ["profiles.request_id"] = id
-
-        def start(status, headers, *error):
-            own = [header for header in headers if header[0] != "Cache-Control"]
-            own += [*HEADERS.items(), ("X-Request-Id", id)]
-            return start_response(status, own, *error)
-
-        return super().wsgi_app(environ, start)
+class JSONProvider(DefaultJSONProvider):
+    def dumps(self, value, **options):
+        return orjson.dumps(value).decode()
 
 
 def create_app(overrides=None):
@@ -59,17 +39,31 @@ def create_app(overrides=None):
     """
     overrides = overrides or {}
     settings = config.load({**os.environ, **overrides})
-    app = Service(__name__, static_folder=None)
+    app = Flask(__name__, static_folder=None)
     app.config.update(overrides, **settings)
+    app.json = JSONProvider(app)
     app.url_map.merge_slashes = False  # a redirect would repeat the Host header
-    for blueprint in (*BLUEPRINTS, commands):
+    app.after_request(add_headers)
+    for blueprint in (*BLUEPRINTS, description, docs, commands):
         app.register_blueprint(blueprint)
     app.register_error_handler(ServiceError, service_error)
     app.register_error_handler(HTTPException, http_error)
     use(settings["DATABASE_URL"])
     with suppress(ServiceError):  # the log says why; requests are 503 meanwhile
-        make_tables()
+        repeated(make_tables)(db)
+    db.close()  # before gunicorn forks
     return app
+
+
+def add_headers(response):
+    """Add the headers that each response has; its id is the request's, or a new one."""
+    id = request.environ.get("HTTP_X_REQUEST_ID", "")
+    if not REQUEST_ID.fullmatch(id):
+        id = token_hex(16)
+    request.environ["profiles.request_id"] = id
+    response.headers.pop("Cache-Control", None)  # which the files of the page have
+    response.headers.extend({**HEADERS, "X-Request-Id": id})
+    return response
 
 
 def service_error(error):

@@ -4,49 +4,34 @@ Below them, a page of a listing is sent, and the caller and the body are read.
 """
 
 from io import BytesIO
-from urllib.parse import parse_qsl, quote, unquote, urlencode
+from itertools import chain
+from urllib.parse import parse_qsl, quote, urlencode
 
 import orjson
 from flask import Blueprint, Response, request
-from flask_swagger_ui import get_swaggerui_blueprint
 from werkzeug.formparser import FormDataParser
 
 import operations
 from accounts import authenticate
-from config import settings
-from database import connection
+from config import appid_or_own, settings
 from errors import ServiceError
 from models import Profile, Session
-from openapi import describe
 from rows import read_tables
+from validators import is_identifier
 
 PAGING = ("accountid", "all", "limit", "offset", "after")
 
-update_profile = Blueprint("update-profile", __name__)
-create_profile = Blueprint("create-profile", __name__)
-profiles = Blueprint("profiles", __name__)
-sessions = Blueprint("sessions", __name__)
-health = Blueprint("health", __name__)
-description = Blueprint("description", __name__)
-docs = get_swaggerui_blueprint(
-    ".",  # relative to the page, as is the next: a prefix may precede it
-    "../openapi.json",
-    # No box for another address, no validator on the network, no repeated Host header.
-    {"layout": "BaseLayout", "validatorUrl": None, "oauth2RedirectUrl": None},
-)
-docs.url_prefix = "/docs"  # where it is
-BLUEPRINTS = (
-    update_profile,
-    create_profile,
-    profiles,
-    sessions,
-    health,
-    description,
-    docs,
-)
+BLUEPRINTS = []
 
 
-@update_profile.patch("/api/user/update-profile")
+def endpoint(method, path):
+    """Decorate a view, which gets a blueprint of its own, with the path's last word."""
+    blueprint = Blueprint(path.rpartition("/")[2], __name__)
+    BLUEPRINTS.append(blueprint)
+    return blueprint.route(path, methods=[method])
+
+
+@endpoint("PATCH", "/api/user/update-profile")
 def update_profile_endpoint():
     me = caller()
     fields = body()
@@ -54,75 +39,91 @@ def update_profile_endpoint():
     return operations.update_profile(me, profileid, fields, appid=me.appid)
 
 
-@create_profile.post("/api/user/create-profile")
+@endpoint("POST", "/api/user/create-profile")
 def create_profile_endpoint():
     me = caller()
     fields = body()
+    accountid = request.args.get("accountid")
+    key = request.headers.get("Idempotency-Key")
     profile = operations.create_profile(
-        me,
-        request.args.get("accountid"),
-        fields,
-        appid=me.appid,
-        idempotency_key=request.headers.get("Idempotency-Key"),
+        me, accountid, fields, appid=me.appid, idempotency_key=key
     )
     return profile, 201
 
 
-@profiles.get("/api/administrator/profiles")
+@endpoint("GET", "/api/administrator/profiles")
 def profiles_endpoint():
     return page_response(Profile)
 
 
-@sessions.get("/api/administrator/sessions")
+@endpoint("GET", "/api/administrator/sessions")
 def sessions_endpoint():
     return page_response(Session)
 
 
-@health.get("/health")
+@endpoint("POST", "/api/administrator/create-account")
+def create_account_endpoint():
+    me = caller()
+    key = request.headers.get("Idempotency-Key")
+    account = operations.create_account(me, appid=me.appid, idempotency_key=key)
+    request.environ["profiles.target"] = account["accountid"]
+    return account, 201
+
+
+@endpoint("POST", "/api/administrator/create-session")
+def create_session_endpoint():
+    me = caller()
+    duration = body().get("duration")
+    accountid = target(me)
+    session = operations.create_session(
+        me, accountid, appid=me.appid, duration=duration
+    )
+    return session, 201
+
+
+@endpoint("PATCH", "/api/administrator/end-sessions")
+def end_sessions_endpoint():
+    me = caller()
+    return operations.end_sessions(me, target(me), appid=me.appid)
+
+
+@endpoint("DELETE", "/api/administrator/delete-account")
+def delete_account_endpoint():
+    me = caller()
+    return operations.delete_account(me, target(me), appid=me.appid)
+
+
+@endpoint("GET", "/health")
 def health_endpoint():
     read_tables()
     return {"object": "health", "status": "ok"}
 
 
-@description.get("/openapi.json")
-def description_endpoint():
-    return describe(settings())
-
-
-@description.get("/")
-@description.get("/docs")
-def front_endpoint():
-    """Redirect to the documentation by a relative address, without the Host header."""
-    return Response(status=302, headers={"Location": "docs/"})
-
-
 def page_response(model):
     """Return a page of a listing, with a link to the next. A long page is streamed."""
     me = caller()
-    given = request.args
-    query = {name: given[name] for name in PAGING if name in given}
+    given = request.args.items()
+    query = {name: value for name, value in given if value and name in PAGING}
     page = operations.read_listing(model, me, me.appid, **query)
-    text = array_text(page.batches, request.environ)
-    if isinstance(page.batches, list):  # it is read already, and has a length
-        text = [*text]
-    response = Response(text, mimetype="application/json")
+    text = array_text(page, request.environ)
+    response = Response(text if page.rest else [*text], mimetype="application/json")
+    if page.rest:
+        response.call_on_close(page.rest.close)  # the client may not read it all
     if page.next:
-        kept = {name: query[name] for name in ("accountid", "limit") if query.get(name)}
-        path = unquote(request.root_path + request.path)  # gunicorn's is encoded
-        address = quote(path, "/:@!$&'()*+,;=~")
+        kept = {name: query[name] for name in ("accountid", "limit") if name in query}
+        path = quote(request.root_path + request.path, "/%")  # a prefix is encoded
         parameters = urlencode({**kept, "after": page.next})
-        response.headers["Link"] = f'<{address}?{parameters}>; rel="next"'
+        response.headers["Link"] = f'<{path}?{parameters}>; rel="next"'
     return response
 
 
-def array_text(batches, environ):
-    """Return the text of one JSON array, a batch at a time; a failure cuts it short."""
+def array_text(page, environ):
+    """Yield the text of a page, a batch at a time; a failure cuts it short."""
     before = b"["
     try:
-        for batch in batches:
-            if batch:
-                yield before + orjson.dumps(batch)[1:-1]
-                before = b","
+        for batch in filter(None, chain([page.first], page.rest)):
+            yield before + orjson.dumps(batch)[1:-1]
+            before = b","
     except Exception as error:
         environ["profiles.code"] = getattr(error, "code", "internal-error")
         raise
@@ -132,12 +133,19 @@ def array_text(batches, environ):
 def caller():
     """Return the caller of the request. Raises invalid-appid or sign-in-required."""
     environ = request.environ  # where gunicorn.conf.py finds what the log shows
-    appid = operations.appid_or_own(environ.get("HTTP_X_APPID"))
+    appid = appid_or_own(environ.get("HTTP_X_APPID"))
     environ["profiles.appid"] = appid
-    with connection():
-        found = authenticate(environ.get("HTTP_AUTHORIZATION"), appid)
+    found = authenticate(environ.get("HTTP_AUTHORIZATION"), appid)
     environ["profiles.account"] = found.accountid
     return found
+
+
+def target(me):
+    """Return the accountid that the request names; the log shows an administrator's."""
+    accountid = request.args.get("accountid")
+    if me.administrator and is_identifier("acct", accountid):
+        request.environ["profiles.target"] = accountid
+    return accountid
 
 
 def body():
@@ -150,23 +158,19 @@ def body():
         return {}
     try:
         if request.mimetype == "application/x-www-form-urlencoded":
-            return urlencoded_form(data)
-        if request.mimetype == "multipart/form-data":
-            return multipart_form(data)
-        if request.is_json:
-            return {} | orjson.loads(data)  # a TypeError when it is no object
-    except (ValueError, TypeError) as error:
+            pairs = parse_qsl(data.decode(), keep_blank_values=True, errors="strict")
+            found = dict(reversed(pairs))  # the first of a name counts
+        elif request.mimetype == "multipart/form-data":
+            found = multipart_form(data)
+        elif request.is_json:
+            found = orjson.loads(data)
+        else:
+            raise ServiceError("unsupported-media-type")
+    except ValueError as error:
         raise ServiceError("invalid-body") from error
-    raise ServiceError("unsupported-media-type")
-
-
-def urlencoded_form(data):
-    """Return the fields of a form; the first of a name counts."""
-    form = {}
-    pairs = parse_qsl(data.decode(), keep_blank_values=True, errors="strict")
-    for name, value in pairs:
-        form.setdefault(name, value)
-    return form
+    if not isinstance(found, dict):
+        raise ServiceError("invalid-body")
+    return found
 
 
 def multipart_form(data):

@@ -4,44 +4,38 @@ import json
 import os
 import sys
 from contextlib import closing
+from functools import wraps
 
 import click
 from flask import Blueprint
+from peewee import DatabaseError
 
 import accounts
 import operations
 from config import parse_database_url, settings
-from database import connection, db, is_of_database
-from engines import ENGINES
-from errors import ServiceError, SettingError
-from models import MODELS, make_file, make_missing, make_tables
-from rows import ANY_ROW, copy_rows, read_tables
+from database import ENGINES, connection, db, is_of_database, repeated
+from errors import SettingError
+from models import MODELS, Account, make_tables
+from rows import read_tables
 from validators import example_body
 
 ACCOUNTID = click.Argument(["accountid"])
 APPID = click.Option(["--appid"], help="The application.  [default: the service's own]")
+COPIED_AT_ONCE = 100  # rows: with bodies of 64 KB a statement stays below 16 MB
 PEOPLE = ("Eve", "Bob", "Ada")  # of the demo, as long as the name in the examples
 
 commands = Blueprint("commands", __name__, cli_group=None)
 
 
 def command(function, *parameters):
-    """Make a function a command of that name, with its first sentence as help."""
+    """Make a function a command of its name, with its docstring as help."""
 
+    @commands.cli.command(params=[*parameters])
+    @wraps(function)
     def invoke(**options):
         allow_long_statements(db)
-        try:
-            if "appid" in options:
-                options["appid"] = operations.appid_or_own(options["appid"])
-            with connection():
-                result = function(**options)
-        except ServiceError as error:
-            raise click.ClickException(error.code) from error
+        result = function(**options)
         show(result if isinstance(result, str) else json.dumps(result))
-
-    name = function.__name__.replace("_", "-")
-    help = function.__doc__.partition(".")[0]
-    commands.cli.command(name, params=[*parameters], help=f"{help}.")(invoke)
 
 
 def allow_long_statements(engine):
@@ -58,8 +52,8 @@ def show(text):
         click.echo(text)
     except OSError as error:
         sys.stdout = None  # or Python tries again at its end
-        reason = f"cannot write the output: {error.strerror}"
-        raise click.ClickException(reason) from error
+        text = f"cannot write the output: {error.strerror}"
+        raise click.ClickException(text) from error
 
 
 def copy_database(database_url):
@@ -69,57 +63,61 @@ def copy_database(database_url):
     """
     url = parse_database_url(database_url)
     target = ENGINES[url.engine](url)
-    shown = f"{target.kind}://***"
     allow_long_statements(target)
-    with closing(target), db.manual_commit():
-        with connection():  # whose errors are ServiceErrors, unlike those of the target
-            db.execute_sql("BEGIN")
+    counts = {f"{model.TABLE}s": 0 for model in MODELS}
+    with closing(read_everything()) as batches, closing(target):
         try:
-            make_file(target)
-            make_missing(target)
+            make_tables(target)
             with target.writing():
-                if target.execute_sql(ANY_ROW).fetchone():
-                    raise SettingError("DATABASE_URL", shown, "has rows already")
-                counts = {f"{m.TABLE}s": copy_table(m, target) for m in MODELS}
+                if any(model.select().exists(target) for model in MODELS):
+                    raise DatabaseError("has rows already")
+                # A failure of the source is a ServiceError, and passes.
+                for model, rows in batches:
+                    copy = model.insert_many(rows, model._meta.sorted_fields)
+                    counts[f"{model.TABLE}s"] += copy.as_rowcount().execute(target)
+                    if sys.stderr and sys.stderr.isatty():
+                        click.echo(f"\r{sum(counts.values())} rows", err=True, nl=False)
         except Exception as error:
-            if is_of_database(error):
-                reason = str(error).partition(" for user ")[0]
-                raise SettingError("DATABASE_URL", shown, reason) from error
-            raise
-        db.rollback()
+            if not is_of_database(error):
+                raise
+            reason = str(error).partition(" for user ")[0]
+            raise SettingError(
+                "DATABASE_URL", f"{target.kind}://***", reason
+            ) from error
     return {"object": "copy", **counts}
 
 
-def copy_table(model, target):
-    """Copy the rows of a table; show and return how many."""
-    count = 0
-    for copied in copy_rows(model, target):
-        count += copied
-        if sys.stderr and sys.stderr.isatty():
-            click.echo(f"\r{count} {model.TABLE}s ", err=True, nl=False)
-    return count
+def read_everything():
+    """Yield models with lists of their rows, all of one moment of the database."""
+    with connection(), db.atomic(db.one_moment):
+        for model in MODELS:
+            key = model._meta.primary_key
+            ordered = model.select().order_by(key).limit(COPIED_AT_ONCE)
+            last = "" if model is Account else 0
+            while rows := list(ordered.where(key > last).tuples()):
+                yield model, rows
+                last = rows[-1][0]
 
 
 def init_db():
     """Make the missing tables; fail when a table lacks a column."""
-    make_tables()
+    repeated(make_tables)(db)
     read_tables()
     return {"object": "database", "engine": db.kind}
 
 
 def demo():
-    """Make a few accounts with profiles, and print a curl line for each operation."""
-    own = settings()
-    appid = own["APPID"]
-    example = example_body(own["USER_PROFILE_FIELDS"], own["PROFILE_LENGTHS"])
+    """Make a few accounts with profiles, and print curl lines to try them."""
+    example = example_body(settings())
     for name in PEOPLE:  # the lines below are for the last one
-        owner = accounts.create_account(appid)["accountid"]
-        caller = accounts.Caller(owner, False, appid)
-        body = {}
-        for field, text in example.items():
-            body[field] = text.replace("Ada", name).replace("ada", name.lower())
+        owner = accounts.create_account()["accountid"]
+        caller = accounts.Caller(owner, False, settings()["APPID"])
+        body = {
+            field: text.replace("Ada", name).replace("ada", name.lower())
+            for field, text in example.items()
+        }
         profileid = operations.create_profile(caller, owner, body)["profileid"]
-    administrator = accounts.create_account(appid, administrator=True)
+    administrator = accounts.create_account(administrator=True)
     user = authorization(owner)
     admin = authorization(administrator["accountid"])
     page = f"http://127.0.0.1:{os.environ.get('FLASK_RUN_PORT', 5000)}/"
@@ -145,28 +143,40 @@ def authorization(accountid):
     return f"-H 'Authorization: Bearer {session['token']}'"
 
 
-ADMINISTRATOR = click.Option(
-    ["--administrator"], is_flag=True, help="Make it an administrator."
+command(
+    accounts.create_account,
+    APPID,
+    click.Option(["--administrator"], is_flag=True, help="Make it an administrator."),
 )
-DURATION = click.Option(
-    ["--duration"],
-    type=click.IntRange(1, 2**31 - 1),
-    default=28_800,
-    help="In seconds.  [28800]",
+command(
+    accounts.create_session,
+    ACCOUNTID,
+    click.Option(
+        ["--duration"],
+        type=click.IntRange(1, 2**31 - 1),
+        default=28_800,
+        help="In seconds.  [28800]",
+    ),
 )
-DAYS = click.Option(
-    ["--days"], type=click.IntRange(0, 36_500), default=30, help="How long ago.  [30]"
-)
-OFF = click.Option(["--off"], is_flag=True, help="Make it an ordinary account again.")
-command(accounts.create_account, APPID, ADMINISTRATOR)
-command(accounts.create_session, ACCOUNTID, DURATION)
 command(accounts.list_administrators, APPID)
 command(accounts.find_accounts, click.Argument(["email"]), APPID)
-command(accounts.set_administrator, ACCOUNTID, OFF)
+command(
+    accounts.set_administrator,
+    ACCOUNTID,
+    click.Option(["--off"], is_flag=True, help="Make it an ordinary account again."),
+)
 command(accounts.end_session, click.Argument(["sessionid"]))
 command(accounts.end_sessions, ACCOUNTID)
 command(accounts.delete_account, ACCOUNTID, APPID)
-command(accounts.purge_sessions, DAYS)
+command(
+    accounts.purge_sessions,
+    click.Option(
+        ["--days"],
+        type=click.IntRange(0, 36_500),
+        default=30,
+        help="How long ago.  [30]",
+    ),
+)
 command(copy_database, click.Argument(["database_url"]))
 command(init_db)
 command(demo)

@@ -4,23 +4,23 @@ import os
 import re
 import ssl
 from collections import namedtuple
-from functools import cache
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from flask import current_app
 
-from database import db
 from errors import SettingError
-from validators import APPID, BOUNDED_FIELDS, CATALOGUE
+from validators import APPID, CATALOGUE, checked_appid
 
-LENGTHS = [
-    f"PROFILE_{name.upper().replace('-', '_')}_LENGTH" for name in BOUNDED_FIELDS
-]
+LENGTHS = {  # of the fields that have a least and a most length
+    "full-name": "PROFILE_FULL_NAME_LENGTH",
+    "display-name": "PROFILE_DISPLAY_NAME_LENGTH",
+    "company-name": "PROFILE_COMPANY_NAME_LENGTH",
+}
 LARGEST = 2**31 - 1
 NUMBERS = {  # the least, the most, and the default
-    **{f"MINIMUM_{name}": (0, LARGEST, 1) for name in LENGTHS},
-    **{f"MAXIMUM_{name}": (1, LARGEST, 50) for name in LENGTHS},
+    **{f"MINIMUM_{name}": (0, LARGEST, 1) for name in LENGTHS.values()},
+    **{f"MAXIMUM_{name}": (1, LARGEST, 50) for name in LENGTHS.values()},
     "PAGE_SIZE": (1, LARGEST, 10),
     "MAXIMUM_POST_DATA_LENGTH": (1, LARGEST, 65_536),
     "WEB_CONCURRENCY": (1, 1_000, min(os.cpu_count() or 1, 4)),
@@ -36,7 +36,7 @@ MYSQL = re.compile(r"(mysql2?|mariadb)(\+pymysql)?")
 TLS_MODES = ("DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
 
 
-class DatabaseURL(namedtuple("DatabaseURL", "engine name server", defaults=({},))):
+class DatabaseURL(namedtuple("DatabaseURL", "engine name server", defaults=[{}])):
     """A database: a SQLite file, or a MySQL database and PyMySQL's options for it."""
 
     def __repr__(self):  # what may be shown: no user, no password
@@ -45,18 +45,16 @@ class DatabaseURL(namedtuple("DatabaseURL", "engine name server", defaults=({},)
 
 
 def settings():
-    """Return the settings of the active app.
+    """Return the settings of the active app."""
+    return current_app.config
 
-    Raises RuntimeError when there is none, or when it is not one that create_app() made
-    for the current database.
+
+def appid_or_own(appid):
+    """Return the application of a call, by default the service's own.
+
+    Raises invalid-appid.
     """
-    app = current_app._get_current_object()  # once, as each use of the proxy takes 1 µs
-    if app.config.get("DATABASE_URL") != getattr(db.obj, "url", ""):
-        raise RuntimeError(
-            "the active app is not one of create_app() on the current database: "
-            "push the app_context() of the one that is"
-        )
-    return app.config
+    return settings()["APPID"] if appid is None else checked_appid(appid)
 
 
 def load(variables):
@@ -71,8 +69,8 @@ def load(variables):
     for name, (least, most, default) in NUMBERS.items():
         value = given.get(name, str(default))
         if not re.fullmatch("[0-9]{1,10}", value) or not least <= int(value) <= most:
-            reason = f"must be a whole number from {least} to {most}"
-            raise SettingError(name, value, reason)
+            must = f"must be a whole number from {least} to {most}"
+            raise SettingError(name, value, must)
         checked[name] = int(value)
     checked["PROFILE_LENGTHS"] = checked_lengths(checked)
     checked["APPID"] = appid = given.get("APPID", "default")
@@ -87,13 +85,13 @@ def load(variables):
 
 def checked_lengths(numbers):
     lengths = []
-    for name in LENGTHS:
+    for field, name in LENGTHS.items():
         least = numbers[f"MINIMUM_{name}"]
         most = numbers[f"MAXIMUM_{name}"]
         if least > most:
             reason = f"is over MAXIMUM_{name}={most}"
             raise SettingError(f"MINIMUM_{name}", least, reason)
-        lengths.append((least, most))
+        lengths.append((field, (least, most)))
     return tuple(lengths)
 
 
@@ -105,16 +103,15 @@ def field_names(listed):
     return names
 
 
-@cache  # so that the same text is the same database, also its context for TLS
 def parse_database_url(value):
     """Return the parts of a URL. Raises SettingError, which shows nothing of it."""
     try:
-        if not value.isprintable():
+        if not unquote(value, errors="strict").isprintable():
             raise ValueError
         file = SQLITE.fullmatch(value)
         if not file:
             return parse_mysql_url(value)
-        path = Path(__file__).parent / decoded(file[1])
+        path = Path(__file__).parent / unquote(file[1])
         return DatabaseURL("sqlite", str(path))
     except (ValueError, OSError):  # whose text would show a part of the password
         raise SettingError("DATABASE_URL", "***", URLS) from None
@@ -122,29 +119,21 @@ def parse_database_url(value):
 
 def parse_mysql_url(value):
     url = urlsplit(value)
-    name = decoded(url.path[1:])
+    name = unquote(url.path[1:])
     is_complete = MYSQL.fullmatch(url.scheme) and url.hostname and name
-    # A password that is not encoded may have been split: its rest is in one of these.
+    # Of a password with an "@", "/", "?" or "#" that is not encoded, the rest is here.
     is_broken = "@" in url.path + unquote(url.query) or "/" in name or url.fragment
     if not is_complete or is_broken or url.port == 0:
         raise ValueError
-    url.hostname.encode("idna")
+    url.hostname.encode("idna")  # raises a ValueError, too
     server = {
         "host": url.hostname,
         "port": url.port or 3306,
-        "user": decoded(url.username or ""),
-        "password": decoded(url.password or "").encode(),  # a text would be Latin-1
+        "user": unquote(url.username or ""),
+        "password": unquote(url.password or "").encode(),  # a text would be Latin-1
         **tls_options(url.query),
     }
     return DatabaseURL("mysql", name, server)
-
-
-def decoded(text):
-    """Return a percent-encoded text. Raises ValueError for what no name can be."""
-    plain = unquote(text, errors="strict")
-    if "\0" in plain:
-        raise ValueError
-    return plain
 
 
 def tls_options(query):
@@ -153,22 +142,22 @@ def tls_options(query):
     The strictest mode counts. Raises ValueError for any other option about TLS, and
     OSError for a file that holds no certificate.
     """
-    strictness = []
+    modes = []
     ca = None
     for key, value in parse_qsl(query, keep_blank_values=True):
         name = re.sub("[_-]", "", key).lower()
         if name == "sslmode":
-            strictness.append(TLS_MODES.index(value.upper()))
+            modes.append(value.upper())
         elif name == "sslca" and value:
-            strictness.append(TLS_MODES.index("VERIFY_CA"))
+            modes.append("VERIFY_CA")
             ca = value
-        elif re.search("ssl|tls|certificate", name + value.lower()):
+        elif re.search("ssl|tls|certificate", name):
             raise ValueError
-    mode = TLS_MODES[max(strictness)] if strictness else "PREFERRED"
-    if mode == "DISABLED":
-        return {"ssl_disabled": True}
+    mode = max(modes, key=TLS_MODES.index, default="PREFERRED")
     if mode == "PREFERRED":
         return {}
+    if mode == "DISABLED":
+        return {"ssl_disabled": True}
     context = ssl.create_default_context(cafile=ca)
     # Since Python 3.13 the certificates that MySQL makes for itself are refused.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT

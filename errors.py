@@ -6,18 +6,15 @@ STATUSES = {  # of the codes; others are 400, or 404 for an identifier that is u
     "sign-in-required": 401,
     "invalid-account": 403,
     "administrator-required": 403,
-    "not-found": 404,
-    "method-not-allowed": 405,
     "body-too-large": 413,
     "unsupported-media-type": 415,
-    "internal-error": 500,
     "database-unavailable": 503,
 }
 # What Flask refuses by itself, by its status; the rest is bad-request.
 HTTP_CODES = {404: "not-found", 405: "method-not-allowed", 500: "internal-error"}
 
 
-class ServiceError(Exception):
+class ServiceError(ClickException):  # a command prints it as one line
     """A request that fails: ``str(error)`` is the code, ``error.status`` the status."""
 
     def __init__(self, code, status=None):
@@ -26,7 +23,7 @@ class ServiceError(Exception):
         self.status = status or STATUSES.get(code, 400)
 
 
-class SettingError(ClickException, RuntimeError):  # flask prints it as one line
+class SettingError(ClickException):
     """A setting that is refused. The message is one line: variable, value, reason."""
 
     def __init__(self, name, value, reason):

@@ -18,25 +18,19 @@ from config import load
 from errors import SettingError
 
 SILENT_SECONDS = 5  # how long a thread waits for a client to send or to read more
-UNREAD_BYTES = (
-    65_536  # so much of a body left unread makes gunicorn close the connection
-)
-PLAIN = re.compile("[A-Za-z0-9._~/:%-]+")
 QUOTING = (  # how gunicorn's messages begin that quote a request
     "Invalid request from",
     "Ignored premature client",
     "Error handling request",
 )
 
-if __name__ == "__main__":  # as version 1.0 was started
-    sys.exit("Error: start the service by gunicorn 'app:create_app()'")
 try:
     settings = load(os.environ)
 except SettingError as error:
     sys.exit(f"Error: {error}")
 workers = settings["WEB_CONCURRENCY"]
 if not os.environ.get("PORT"):  # with it, gunicorn itself listens on all addresses
-    bind = f"127.0.0.1:{settings['PORT']}"
+    bind = "127.0.0.1:8000"
 forwarded_allow_ips = os.environ.get("FORWARDED_ALLOW_IPS") or "127.0.0.1,::1"
 threads = 4  # a few requests wait for the database; more would wait for Python's lock
 graceful_timeout = 6  # seconds to finish what was accepted: some platforms wait 10
@@ -48,14 +42,20 @@ sendfile = False  # so that gunicorn counts the bytes it sends
 CORES = []  # the processors that may be used
 if hasattr(os, "sched_getaffinity"):  # on Linux
     CORES = sorted(os.sched_getaffinity(0))
-# Of each worker, by its number: 1 and its connections, or 0 once it has ended. In
-# memory that the workers share. During a reload there are twice as many.
-connections_of_worker = memoryview(mmap(-1, 8 * workers)).cast("i")
+# For each worker the number of its connections, plus 1, in memory that they all share.
+# It is 0 for a worker that is gone, or has not counted yet. During a reload there are
+# twice as many workers; two that share a place by chance overwrite each other.
+shares = memoryview(mmap(-1, 8 * workers)).cast("i")
 
 
 def when_ready(server):
     """Name the database, and let silent clients time out."""
     server.log.info("Database: %s", settings["DATABASE_URL"])
+    if os.environ.get("PORT") and not os.environ.get("DATABASE_URL"):
+        server.log.warning(
+            "DATABASE_URL is not set. SQLite is used: on most platforms the file is "
+            "lost with each deployment. Set DATABASE_URL to a MySQL database."
+        )
     seconds = struct.pack("ll", SILENT_SECONDS, 0)
     for listener in server.LISTENERS:  # whose connections inherit it, on Linux
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
@@ -63,47 +63,41 @@ def when_ready(server):
 
 
 def pre_fork(server, worker):
-    """Give the worker a number of its own, and the core that the fewest others have."""
-    others = server.WORKERS.values()
-    used = {other.number for other in others}
-    free = {*range(len(connections_of_worker))} - used
-    for number in free:
-        connections_of_worker[number] = 0  # of a worker that was killed
-    worker.number = min(free, default=0)  # shared, if somebody adds workers
-    cores = [other.core for other in others]
-    worker.core = min(CORES, key=cores.count, default=None)
+    """Choose the core that the fewest others have, and forget all shares.
+
+    The workers that live write theirs again within a second.
+    """
+    for number in range(len(shares)):
+        shares[number] = 0
+    taken = [other.core for other in server.WORKERS.values()]
+    worker.core = min(CORES, key=taken.count, default=None)
+    worker.is_pinned = CORES and server.num_workers >= len(CORES)
+
+
+def post_worker_init(worker):
+    """Keep to one core when there is a worker for each: a tenth faster, or more."""
+    if worker.is_pinned:
+        with suppress(OSError):  # the machine may allow no choice, or fewer by now
+            os.sched_setaffinity(0, {worker.core})
 
 
 class SharingWorker(ThreadWorker):
-    """Closes connections beyond its share: one worker often gets all of a client's."""
+    """Closes connections beyond its share: one worker often gets all of a client's.
 
-    def init_process(self):
-        """Keep to one core when there is a worker for each: a tenth faster, or more."""
-        if CORES and workers >= len(CORES):
-            with suppress(OSError):  # the machine may allow no choice, or fewer by now
-                os.sched_setaffinity(0, {self.core})
-        super().init_process()
+    It uses names of gunicorn that its pages do not explain: see CONTRIBUTING.md.
+    """
 
     def notify(self):
-        """Publish the count. gunicorn calls this at least each second."""
-        connections_of_worker[self.number] = self.nr_conns + 1 if self.alive else 0
+        """Write down its share. gunicorn calls this at least each second."""
+        shares[self.age % len(shares)] = self.nr_conns + 1 if self.alive else 0
         super().notify()
 
     def handle_request(self, req, conn):
-        """Respond, with "Connection: close" when the connection will be closed."""
-        fewest = min(filter(None, connections_of_worker), default=1) - 1
-        if self.nr_conns > fewest + 2:
+        """Respond, with "Connection: close" if another worker has fewer connections."""
+        fewest = min(filter(None, shares), default=self.nr_conns + 1) - 1
+        if self.nr_conns > fewest + 2:  # so that the last two do not move to and fro
             req.force_close()
-        decided = req.should_close
-        req.should_close = lambda: decided() or is_too_much_unread(req.body)
         return super().handle_request(req, conn)
-
-
-def is_too_much_unread(body):
-    """Return whether gunicorn will close the connection for the rest of a body."""
-    if hasattr(body.reader, "length"):
-        return body.failed or body.reader.length >= UNREAD_BYTES
-    return body.failed or bool(body.reader.parser)  # chunked: nobody knows how much
 
 
 class LogfmtLogger(Logger):
@@ -117,6 +111,7 @@ class LogfmtLogger(Logger):
             f"code={plain(environ.get('profiles.code', ''))} "
             f"account={plain(environ.get('profiles.account', ''))} "
             f"appid={plain(environ.get('profiles.appid', ''))} "
+            f"target={plain(environ.get('profiles.target', ''))} "
             f"request_id={plain(environ.get('profiles.request_id', ''))} "
             f"bytes={resp.sent if resp.headers_sent else '-'} "
             f"ms={request_time // timedelta(milliseconds=1)} "
@@ -130,13 +125,14 @@ class LogfmtLogger(Logger):
 
 def plain(text):
     """Return the text as one word, percent-encoded where it must be; "-" if empty."""
-    if PLAIN.fullmatch(text):
-        return text
     return quote(text, "/:%", "latin-1", "replace") or "-"
 
 
 def without_contents(record):
-    """Cut what gunicorn quotes of a request, such as a token; make it one line."""
+    """Cut what gunicorn quotes of a request, such as a token; make it one line.
+
+    Return whether it is logged: a client that timed out is not.
+    """
     kind, _, frames = record.exc_info or (None, None, None)
     text = record.getMessage()
     if text.startswith(QUOTING):
@@ -145,7 +141,7 @@ def without_contents(record):
             record.exc_info = (Exception, Exception(kind.__qualname__), frames)
     record.msg = text if text.isprintable() else repr(text)
     record.args = ()
-    return kind is not BlockingIOError  # of a silent client
+    return kind is not BlockingIOError
 
 
 # Not addFilter: at a reload this file is read again.

@@ -1,15 +1,12 @@
 """The tables and what makes them, their rows as objects, and the clock."""
 
 import time
-from contextlib import suppress
 from datetime import UTC, datetime
-from functools import cache
-from pathlib import Path
 
 import peewee
-from peewee import BigIntegerField, BooleanField, IntegerField, TextField
+from peewee import SQL, BigIntegerField, BooleanField, IntegerField, TextField
 
-from database import db, repeated
+from database import db
 
 latest = 0  # what now() returned last
 
@@ -40,7 +37,8 @@ class AsciiField(TextField):
     field_type = "ASCII"
 
 
-LISTING_INDEXES = ((("appid", "id"), False), (("appid", "accountid", "id"), False))
+# Each constraint below is also an index, of the name that read_rows() in rows.py uses.
+OWNER = SQL("FOREIGN KEY (appid, accountid) REFERENCES account (appid, accountid)")
 
 
 class Account(db.Model):
@@ -57,6 +55,11 @@ class Account(db.Model):
     profileid = AsciiField(null=True)  # the default profile
     createdAt = AsciiField()
     updatedAt = AsciiField()
+
+    class Meta:
+        constraints = [
+            SQL("CONSTRAINT account_appid_accountid UNIQUE (appid, accountid)")
+        ]
 
 
 class Owned(db.Model):
@@ -91,7 +94,12 @@ class Profile(Owned):
     website = TextField(null=True)
 
     class Meta:
-        indexes = ((("profileid",), True), *LISTING_INDEXES)
+        constraints = [
+            SQL("CONSTRAINT profile_profileid UNIQUE (profileid)"),
+            SQL("CONSTRAINT profile_appid_id UNIQUE (appid, id)"),
+            SQL("CONSTRAINT profile_appid_accountid_id UNIQUE (appid, accountid, id)"),
+            OWNER,
+        ]
 
 
 class Session(Owned):
@@ -112,62 +120,33 @@ class Session(Owned):
     endedAt = AsciiField(null=True)
 
     class Meta:
-        indexes = ((("sessionid",), True), (("tokenHash",), True), *LISTING_INDEXES)
+        constraints = [
+            SQL("CONSTRAINT session_sessionid UNIQUE (sessionid)"),
+            SQL("CONSTRAINT session_tokenHash UNIQUE (tokenHash)"),
+            SQL("CONSTRAINT session_appid_id UNIQUE (appid, id)"),
+            SQL("CONSTRAINT session_appid_accountid_id UNIQUE (appid, accountid, id)"),
+            OWNER,
+        ]
 
 
-MODELS = (Account, Profile, Session)
+MODELS = (Account, Profile, Session)  # owners first, since a copy makes them first
 
 
-def make_tables():
-    """Make the missing tables; safe for many processes and nodes at once."""
-    make_file(db)
-    repeated(make_missing)(db)
+def make_tables(engine):
+    """Make the missing tables of a database, each with its indexes in one statement.
 
-
-def make_file(engine):
-    """Make SQLite's file, if there is none, for its owner alone."""
-    if engine.kind == "sqlite":
-        with suppress(OSError):  # then it cannot be opened either
-            Path(engine.url.name).touch(0o600)
-
-
-def make_missing(engine):
-    """Make the missing tables of a database."""
+    If several processes add an index later, a group of MySQL servers stops.
+    """
     if engine.kind == "sqlite":
         engine.pragma("journal_mode", "wal")
     tables = engine.get_tables()
-    missing = [model for model in MODELS if model.TABLE not in tables]
-    if not missing:
-        return
-    with engine.writing():
-        for model in missing:
-            if engine.kind == "mysql":
-                engine.execute(create_statement(engine, model))
-            else:
-                peewee.SchemaManager(model, engine).create_all()
+    for model in MODELS:
+        if model.TABLE not in tables:
+            peewee.SchemaManager(model, engine).create_table()
 
 
-def create_statement(engine, model):
-    """Return MySQL's statement for a table with its indexes.
-
-    Made afterwards, by several processes, the indexes stop a MySQL group.
-    """
-    context = engine.get_sql_context()
-    parts = [column.ddl(context) for column in model._meta.sorted_fields]
-    for columns, unique in model._meta.indexes:
-        index = f"INDEX {'_'.join((model.TABLE, *columns))} ({', '.join(columns)})"
-        parts.append(peewee.SQL("UNIQUE " * unique + index))
-    context.literal(f"CREATE TABLE IF NOT EXISTS {model.TABLE} ")
-    context.sql(peewee.EnclosedNodeList(parts))
-    return context.literal(" ENGINE=InnoDB ROW_FORMAT=DYNAMIC")
-
-
-@cache
 def public_columns(model):
-    """Return the names of the columns that are read for an object.
-
-    That is all but the hash of a token.
-    """
+    """Return the columns that are read for an object: all but the hash of a token."""
     return [name for name in model._meta.sorted_field_names if name != "tokenHash"]
 
 

@@ -1,45 +1,51 @@
-"""The OpenAPI description: openapi.json, and what the settings decide."""
+"""The OpenAPI description: openapi.json with the settings in it, and its page."""
 
 import json
 from pathlib import Path
 
 from apispec import APISpec
 from apispec.ext.marshmallow import MarshmallowPlugin
+from flask import Blueprint, Response, redirect
+from flask_swagger_ui import get_swaggerui_blueprint
 
-from validators import CATALOGUE, example_body, profile_schema
+from config import settings
+from validators import example_body, profile_schema
 
 DOCUMENT = Path(__file__).with_name("openapi.json").read_text("utf-8")
 
-
-def describe(settings):
-    """Return the description, OpenAPI 3.1, as a JSON object."""
-    document = json.loads(DOCUMENT)
-    paths = document["paths"]
-    schemas = document["components"]["schemas"]
-    create = paths["/api/user/create-profile"]["post"]
-    update = paths["/api/user/update-profile"]["patch"]
-    schemas["CreateProfile"] = describe_body(create, settings, creating=True)
-    schemas["UpdateProfile"] = describe_body(update, settings, creating=False)
-    for listing in ("/api/administrator/profiles", "/api/administrator/sessions"):
-        limit = paths[listing]["get"]["parameters"][0]
-        limit["schema"]["default"] = settings["PAGE_SIZE"]
-    return document
+description = Blueprint("description", __name__)
+docs = get_swaggerui_blueprint(
+    ".",  # relative to the page, as is the next: a prefix may precede it
+    "../openapi.json",
+    # No box for another address, no validator on the network, no repeated Host header.
+    {"layout": "BaseLayout", "validatorUrl": None, "oauth2RedirectUrl": None},
+)
+docs.url_prefix = "/docs"  # where it is
 
 
-def describe_body(operation, settings, *, creating):
-    """Return the schema of an operation's body, and give the operation an example."""
-    names = settings["USER_PROFILE_FIELDS"]
-    lengths = settings["PROFILE_LENGTHS"]
+@description.get("/openapi.json")
+def description_endpoint():
+    values = {
+        "$PAGE_SIZE": settings()["PAGE_SIZE"],
+        "$EXAMPLE": example_body(settings()),
+        "$CREATE_PROFILE": body_schema(creating=True),
+        "$UPDATE_PROFILE": body_schema(creating=False),
+    }
+    text = DOCUMENT
+    for name, value in values.items():
+        text = text.replace(f'"{name}"', json.dumps(value))
+    return Response(text, mimetype="application/json")
+
+
+@description.get("/")
+@description.get("/docs")
+def front_endpoint():
+    return redirect("docs/")  # a relative address, without the Host header
+
+
+def body_schema(*, creating):
+    """Return the JSON schema of the body that creates or updates a profile."""
+    fields = settings()["USER_PROFILE_FIELDS"]
+    schema = profile_schema(fields, settings()["PROFILE_LENGTHS"], creating=creating)
     spec = APISpec("", "", "3.1.0", plugins=[MarshmallowPlugin()])
-    schema = profile_schema(names, lengths, creating=creating)
-    described = spec.components.schema("Body", schema=schema).schemas["Body"]
-    example = example_body(names, lengths)
-    for name in names:
-        rule = CATALOGUE[name].rule
-        if rule in ("email", "date"):  # the names of formats, too
-            described["properties"][name]["format"] = rule
-    if creating:
-        described["properties"]["default"] = {"type": "boolean"}
-        example["default"] = False
-    operation["requestBody"]["content"]["application/json"]["example"] = example
-    return described
+    return spec.components.schema("Body", schema=schema).schemas["Body"]

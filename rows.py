@@ -1,16 +1,19 @@
-"""Rows found, changed, stored, copied, and read in pages: the SQL of requests."""
+"""Rows found, changed, stored, and read in pages.
+
+The statements of most requests are SQL: Peewee takes 180 µs to build one, as long as a
+database takes to answer it. All others are Peewee's own expressions.
+"""
 
 from collections import namedtuple
-from contextlib import suppress
-from itertools import chain
 
-from peewee import DatabaseError, IntegrityError
+from peewee import IntegrityError
 
 from database import connection, db, repeated, run
 from errors import ServiceError
 from models import (
     MODELS,
     Account,
+    Session,
     as_objects,
     now,
     public_columns,
@@ -19,38 +22,60 @@ from models import (
 from validators import LARGEST_INTEGER, is_identifier
 
 BATCH = 100  # rows read by one statement
-BATCH_BYTES = 6_553_600  # of a batch whose rows each fill a body of 65,536 bytes
-ANY_ROW = """SELECT 1 FROM account UNION ALL SELECT 1 FROM profile
-    UNION ALL SELECT 1 FROM session LIMIT 1"""
 
-Page = namedtuple("Page", "batches next")  # lists of objects; the next page's cursor
+# A page of a listing: its first objects, an iterator of lists with the rest of them,
+# and the identifier that its next page comes after, or None.
+Page = namedtuple("Page", "first rest next")
 
 
-def find(model, identifier, appid=None, *, lock=""):
+def find_caller(appid, token_hash, moment):
+    """Return the accountid of a session that runs, and if it is an administrator's."""
+    sql = """SELECT accountid, administrator
+        FROM session JOIN account USING (accountid, appid)
+        WHERE appid = ? AND tokenHash = ? AND expiresAt > ? AND endedAt IS NULL"""
+    return run(sql, appid, token_hash, moment).fetchone()
+
+
+def find(model, identifier, appid=None):
     """Return the object with this identifier, of any application or of this one.
 
-    Raises invalid-…: 400 if none is given, 404 if it is unknown.
+    Raises invalid-accountid, invalid-profileid or invalid-sessionid: 400 if none is
+    given, 404 if it is unknown.
     """
-    columns = ", ".join(public_columns(model))
-    sql = f"SELECT {columns} FROM {model.TABLE} WHERE {model.PUBLIC_ID} = ? {lock}"
-    found = []
-    if is_identifier(model.PREFIX, identifier):
-        found = as_objects(model, run(sql, identifier))
-    if not found or appid not in (None, found[0]["appid"]):
+    found = find_or_none(model, identifier)
+    if not found or appid not in (None, found["appid"]):
         raise ServiceError(f"invalid-{model.PUBLIC_ID}", 404 if identifier else 400)
-    return found[0]
+    return found
+
+
+def find_or_none(model, identifier):
+    """Return the object with this identifier, or None."""
+    if not is_identifier(model.PREFIX, identifier):
+        return None
+    columns = ", ".join(public_columns(model))
+    sql = f"SELECT {columns} FROM {model.TABLE} WHERE {model.PUBLIC_ID} = ?"
+    with connection():
+        found = as_objects(model, run(sql, identifier))
+    return found[0] if found else None
 
 
 @repeated
-def update(model, identifier, **changes):
-    """Change columns of a row; return the changes, with updatedAt. Raises invalid-…."""
+def write(query):
+    """Execute a statement of Peewee that writes; return how many rows it changed."""
     with db.one_statement():
-        changes["updatedAt"] = timestamp(now())
+        return query.execute()
+
+
+@repeated
+def update(model, identifier, changes):
+    """Change columns of a row; return the changes, with updatedAt. Raises as find()."""
+    with db.one_statement():
+        changes = changes | {"updatedAt": timestamp(now())}
         columns = ", ".join(f"{name} = ?" for name in changes)
         sql = f"UPDATE {model.TABLE} SET {columns} WHERE {model.PUBLIC_ID} = ?"
         if not run(sql, *changes.values(), identifier).rowcount:
             raise ServiceError(f"invalid-{model.PUBLIC_ID}", 404)
-    return changes
+        return changes
 
 
 @repeated
@@ -63,105 +88,90 @@ def insert(model, values, *, default=False):
     """
     try:
         return insert_once(model, values, default)
-    except IntegrityError:
-        with suppress(ServiceError):
-            return find(model, values[model.PUBLIC_ID], lock=db.read_latest)
-    return insert_once(model, values, default)  # another row was made in its nanosecond
+    except IntegrityError:  # it is stored already, or its nanosecond is another row's
+        existing = find_or_none(model, values[model.PUBLIC_ID])
+    return existing or insert_once(model, values, default)
 
 
 def insert_once(model, values, default):
-    columns = model._meta.sorted_field_names
-    marks = ", ".join("?" * len(columns))
-    sql = f"""INSERT INTO {model.TABLE} ({", ".join(columns)})
-        SELECT {marks} FROM account WHERE accountid = ? AND appid = ?"""
-    accountid = values["accountid"]
+    owner = values["accountid"], values["appid"]
     with db.writing() if default else db.one_statement():
         if default:
             # The account is locked first: a moment from before the wait for it would
-            # put the row behind rows that were listed meanwhile. The update is not
-            # repeated by itself, since a conflict undoes the whole transaction.
-            update.__wrapped__(Account, accountid, profileid=values["profileid"])
-        row = values | moments(now(), values.get("duration", 0))
-        cursor = run(sql, *map(row.get, columns), accountid, values["appid"])
-        if not cursor.rowcount:  # there is no such account
+            # put the row behind rows that were listed meanwhile.
+            update(Account, owner[0], {"profileid": values["profileid"]})
+        moment = now()
+        made = timestamp(moment)
+        row = values | {"id": moment, "createdAt": made, "updatedAt": made}
+        if model is Session:
+            expires_at = timestamp(moment + row["duration"] * 10**9)
+            row |= {"lastVerifiedAt": made, "expiresAt": expires_at}
+        marks = ", ".join("?" * len(row))
+        # It inserts nothing if the account is gone.
+        sql = f"""INSERT INTO {model.TABLE} ({", ".join(row)})
+            SELECT {marks} FROM account WHERE accountid = ? AND appid = ?"""
+        if not run(sql, *row.values(), *owner).rowcount:
             raise ServiceError("invalid-accountid", 404)
-    public = map(row.get, public_columns(model))
-    return as_objects(model, [public])[0]
+    return as_objects(model, [map(row.get, public_columns(model))])[0]
 
 
-def moments(moment, duration):
-    """Return the columns of a new row that follow from its moment."""
-    made = timestamp(moment)
-    return {
-        "id": moment,
-        "createdAt": made,
-        "updatedAt": made,
-        "lastVerifiedAt": made,
-        "expiresAt": timestamp(moment + duration * 10**9),
-    }
-
-
-@repeated
-def change(sql, *values):
-    """Run one statement that writes; return how many rows it changed."""
-    with db.one_statement():
-        return run(sql, *values).rowcount
-
-
-def read_page(model, scope, limit, offset, after, most_bytes):
+def read_page(model, scope, limit, offset, after):
     """Return a page of the rows in the scope: an appid and perhaps an accountid.
 
-    A page of up to 100 rows is read at once. A longer one is read as it is used, down
-    to the row that is its last one now: in batches of 100 rows, or of fewer if a body
-    may have more than 65,536 bytes. Raises invalid-after.
+    Up to 100 rows are read at once. A longer page, or all rows if the limit is None, is
+    read as it is used. Until ``rest`` has ended or is closed, the thread is in a
+    transaction: nothing else may use its connection. Raises invalid-after.
     """
     with connection():
-        before = find_id(model, scope, after) if after else LARGEST_INTEGER
-        if limit <= BATCH:
-            rows = read_rows(model, scope, before, limit + 1, offset)
+        before_id = find_id(model, scope, after) if after else LARGEST_INTEGER
+        if limit is not None and limit <= BATCH:
+            rows = read_rows(model, scope, before_id, limit + 1, offset)
             objects = as_objects(model, rows[:limit])
             has_more = objects and len(rows) > limit
-            return Page([objects], objects[-1][model.PUBLIC_ID] if has_more else None)
-        last, following = find_end(model, scope, before, offset + limit)
-        size = max(1, min(BATCH, BATCH_BYTES // most_bytes))
-        batches = read_batches(model, scope, before, last, size, offset)
-        first = next(batches, [])  # fails before anything is sent
-    return Page(chain([first], batches), following)
+            return Page(objects, (), objects[-1][model.PUBLIC_ID] if has_more else None)
+        batches = read_batches(model, scope, before_id, limit, offset)
+        try:
+            first = next(batches, [])  # begins the transaction; the next line joins it
+            after_page = limit and find_next(model, scope, before_id, limit + offset)
+        except BaseException:
+            batches.close()
+            raise
+        return Page(first, batches, after_page)
 
 
-def find_end(model, scope, before, count):
-    """Return the id of row number ``count``, and its identifier if there are more."""
-    if count >= LARGEST_INTEGER:  # everything is asked for
-        return 0, None
-    rows = read_rows(model, scope, before, 2, count - 1, f"id, {model.PUBLIC_ID}")
-    last, identifier = rows[0] if rows else (0, None)
-    return last, identifier if len(rows) > 1 else None
+def read_batches(model, scope, before_id, limit, offset):
+    """Yield the rows as lists of objects, all of one moment of the database."""
+    left = LARGEST_INTEGER if limit is None else limit
+    with connection(), db.atomic(db.one_moment):
+        while left:
+            rows = read_rows(model, scope, before_id, min(left, BATCH), offset)
+            if not rows:
+                return
+            yield as_objects(model, rows)
+            left -= len(rows)
+            before_id = rows[-1][0]
+            offset = 0
 
 
-def read_batches(model, scope, before, last, size, offset):
-    """Read the rows older than ``before``, down to the last, as lists of objects."""
-    while before > last:
-        with connection():
-            rows = read_rows(model, scope, before, size, offset)
-        rows = [row for row in rows if row[0] >= last]
-        if not rows:
-            return
-        yield as_objects(model, rows)
-        before = rows[-1][0]
-        offset = 0
+def find_next(model, scope, before_id, count):
+    """Return the identifier of row number ``count``, or None if no row follows it."""
+    offset = min(count - 1, LARGEST_INTEGER)
+    rows = read_rows(model, scope, before_id, 2, offset)
+    return as_objects(model, rows)[0][model.PUBLIC_ID] if len(rows) > 1 else None
 
 
-def read_rows(model, scope, before, count, offset, columns=None):
-    """Return rows older than an id, the newest first: the public columns, or others.
+def read_rows(model, scope, before_id, count, offset):
+    """Return the public columns of rows older than an id, the newest first.
 
-    The id is the first of them. They are read by the index on the scope and the id.
+    The id is the first of them. The index is that of a constraint in models.py: it
+    begins with the scope, in its order, and ends with the id.
     """
-    columns = columns or ", ".join(public_columns(model))
+    columns = ", ".join(public_columns(model))
     index = db.index_hint.format("_".join((model.TABLE, *scope, "id")))
     condition = " AND ".join(f"{name} = ?" for name in scope)
     sql = f"""SELECT {columns} FROM {model.TABLE} {index}
         WHERE {condition} AND id < ? ORDER BY id DESC LIMIT ? OFFSET ?"""
-    return run(sql, *scope.values(), before, count, offset).fetchall()
+    return run(sql, *scope.values(), before_id, count, offset).fetchall()
 
 
 def find_id(model, scope, identifier):
@@ -177,30 +187,4 @@ def read_tables():
     """Read every column of each table. The log names a column that is missing."""
     with connection():
         for model in MODELS:
-            columns = ", ".join(model._meta.sorted_field_names)
-            run(f"SELECT {columns} FROM {model.TABLE} LIMIT 1").fetchone()
-
-
-def copy_rows(model, target):
-    """Copy the rows of a table to another database, by their key.
-
-    Yield how many each statement has copied. Raises peewee.DatabaseError when the
-    target has not stored all.
-    """
-    columns = model._meta.sorted_field_names
-    key, names = columns[0], ", ".join(columns)
-    marks = ", ".join([target.param] * len(columns))
-    insert = f"INSERT INTO {model.TABLE} ({names}) VALUES ({marks})"
-    source = f"{model.TABLE} WHERE {key} > ? ORDER BY {key} LIMIT 500"
-    last = "" if model is Account else 0
-    while True:
-        with connection():
-            rows = run(f"SELECT {names} FROM {source}", last).fetchall()
-        if not rows:
-            return
-        cursor = target.cursor()
-        cursor.executemany(insert, rows)
-        if cursor.rowcount != len(rows):
-            raise DatabaseError(f"has another number of {model.TABLE}s")
-        yield len(rows)
-        last = rows[-1][0]
+            list(model.select().limit(1).tuples())

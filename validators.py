@@ -1,10 +1,9 @@
 """Checking input: the fields and the schemas made from them, dates, identifiers."""
 
 import re
-from calendar import day_abbr, day_name
 from collections import namedtuple
 from contextlib import suppress
-from datetime import date, datetime
+from datetime import date
 from functools import lru_cache
 from secrets import token_hex
 
@@ -33,7 +32,7 @@ def identifier(prefix):
 def is_identifier(prefix, text):
     """Return whether the text has the form of an identifier."""
     pattern = f"{prefix}_[0-9a-f]{{16}}"
-    return isinstance(text, str) and re.fullmatch(pattern, text) is not None
+    return isinstance(text, str) and bool(re.fullmatch(pattern, text))
 
 
 CatalogueRow = namedtuple("CatalogueRow", "property rule example")
@@ -50,51 +49,61 @@ CATALOGUE = {
     "location":        CatalogueRow("location",     "text",  "London"),
     "website":         CatalogueRow("website",      "text",  "https://example.com"),
 }  # fmt: skip
-BOUNDED_FIELDS = tuple(name for name, row in CATALOGUE.items() if row.rule == "name")
 
 
 class CheckedText(fields.String):
     """A text that a function converts, or refuses with a ValueError."""
 
-    def __init__(self, name, convert, rules):
-        codes = dict.fromkeys(("required", "null", "invalid"), f"invalid-{name}")
-        super().__init__(
-            data_key=name, required=True, validate=rules, error_messages=codes
-        )
+    def __init__(self, convert, **options):
+        super().__init__(required=True, **options)
         self.convert = convert
 
     def _deserialize(self, value, *args, **kwargs):
         if isinstance(value, str):
             with suppress(ValueError):
                 text = str.__str__(value)  # of an Enum too, which is a str
-                text.encode()  # fails for a lone surrogate, which no database can store
+                text.encode()  # fails for half a character, which no database stores
                 return self.convert(text)
         raise self.make_error("invalid")
 
 
+class Body(Schema):
+    error_messages = {"type": "invalid-body"}
+
+    class Meta:
+        unknown = EXCLUDE
+
+
+# \2 is the hyphen of the first place: there are two, or none.
 ISO_DAY = r"(\d{4}(-?)(?:\d\d\2\d\d|W\d\d\2\d))"
-ISO_ZONE = r"(Z|[+-](0\d|1[0-4])(:?[0-5]\d)?)?"
-ISO_TIME = rf"([T ]([01]\d|2[0-3]):[0-5]\d(:[0-5]\d([.,]\d+)?)?{ISO_ZONE})?"
-ISO = re.compile(ISO_DAY + ISO_TIME, re.ASCII)
-DAY_NAMES = {*day_name, *day_abbr}
-ZONE_NAME = re.compile(r"(?<=[ T][+-]\d{4}) \([^()]*\)$")  # of JavaScript
-SECOND_BLANK = re.compile(r"(?<=^[A-Za-z]{3} ) (?=\d \d\d:)")  # of ctime: Jan  5 10:30
-DATE_FORMATS = (
-    "%Y/%m/%d",
-    "%m/%d/%Y",
-    "%d %B %Y",
-    "%d %b %Y",
-    "%d-%b-%Y",
-    "%B %d, %Y",
-    "%b %d, %Y",
-    "%B %d %Y",
-    "%b %d %Y",
-    "%d %b %Y %H:%M:%S %z",  # RFC 2822
-    "%d %b %Y %H:%M:%S GMT",
-    "%d %b %Y %H:%M %z",
-    "%b %d %H:%M:%S %Y",  # C's ctime
-    "%b %d %Y %H:%M:%S GMT%z",  # JavaScript
-    "%b %d %Y %H:%M:%S",
+TIME = r"(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d)?"
+# A fraction comes only after seconds.
+ISO_TIME = rf"{TIME}(?:(?<=:\d\d:\d\d)[.,]\d+)?(?:Z|[+-](?:0\d|1[0-4])(?::?[0-5]\d)?)?"
+ISO = re.compile(f"{ISO_DAY}(?:[T ]{ISO_TIME})?", re.ASCII)
+MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
+NAME = (
+    "(?P<month>jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?"
+    "|aug(?:ust)?|sep(?:tember)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)"
+)
+WEEKDAY = (
+    "(?:(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day|mon|tue|wed|thu|fri|sat|sun),? )?"
+)
+MONTH = r"(?P<month>\d{1,2})"
+YEAR = r"(?P<year>\d{4})"
+DAY = r"(?P<day>\d{1,2})"
+ZONE = r"[+-](?:0\d|1[0-4])[0-5]\d(?: \([^()]*\))?"
+DATE_FORMATS = (  # in letters of any case
+    f"{YEAR}/{MONTH}/{DAY}",  # 1950/01/31
+    f"{MONTH}/{DAY}/{YEAR}",  # 01/31/1950
+    f"{WEEKDAY}{DAY} {NAME} {YEAR}",  # Tuesday, 31 January 1950
+    f"{WEEKDAY}{DAY}-{NAME}-{YEAR}",  # 31-Jan-1950
+    f"{WEEKDAY}{NAME} {DAY},? {YEAR}",  # Tue January 31, 1950
+    # RFC 2822: Tue, 31 Jan 1950 10:30:00 +0100
+    f"{WEEKDAY}{DAY} {NAME} {YEAR} {TIME} (?:GMT|{ZONE})",
+    # ctime of C: Tue Jan 31 10:30:00 1950
+    rf"{WEEKDAY}{NAME} (?P<day>[ \d]?\d) {TIME} {YEAR}",
+    # JavaScript: Tue Jan 31 1950 10:30:00 GMT+0100 (Central European Standard Time)
+    f"{WEEKDAY}{NAME} {DAY} {YEAR} {TIME}(?: GMT{ZONE})?",
 )
 
 
@@ -105,27 +114,12 @@ def parse_date(text):
     """
     if iso := ISO.fullmatch(text):
         return date.fromisoformat(iso[1]).isoformat()
-    text = ZONE_NAME.sub("", text)
-    if not text.isascii() or not text.isprintable() or text != text.strip():
-        raise ValueError("not a date")
-    first, _, rest = text.partition(" ")
-    weekday = first.removesuffix(",").title()
-    if weekday not in DAY_NAMES:
-        return parse_english(text).isoformat()
-    found = parse_english(rest)
-    if weekday not in (f"{found:%A}", f"{found:%a}"):
-        raise ValueError("another weekday")
-    return found.isoformat()
-
-
-def parse_english(text):
-    """Return the date of a text in one of the DATE_FORMATS. Raises ValueError."""
-    text = SECOND_BLANK.sub("", text)
-    if re.search("^ |[ /] ", text):  # for which strptime is too lenient
-        raise ValueError("a blank too many")
-    for way in DATE_FORMATS:
-        with suppress(ValueError):
-            return datetime.strptime(text, way).date()
+    for pattern in DATE_FORMATS:
+        found = re.fullmatch(pattern, text, re.ASCII | re.IGNORECASE)
+        if found:
+            month = found["month"][:3].lower()
+            number = MONTHS.index(month) + 1 if month.isalpha() else int(month)
+            return date(int(found["year"]), number, int(found["day"])).isoformat()
     raise ValueError("not a date")
 
 
@@ -141,13 +135,13 @@ def parse_address(text):
 def profile_schema(names, lengths, *, creating):
     """Return the schema of these fields; its messages are the codes.
 
-    ``lengths``: the least and the most characters of each of the BOUNDED_FIELDS. Raises
-    ServiceError for a field that there is not.
+    ``lengths``: pairs of a field whose rule is "name", and its least and most number of
+    characters. Raises ServiceError for a field that there is not.
     """
     converters = {"date": parse_date}
     if creating:
         converters["email"] = parse_address
-    bounds = dict(zip(BOUNDED_FIELDS, lengths, strict=True))
+    bounds = dict(lengths)
     schema = {}
     for name in names:
         code = f"invalid-{name}"
@@ -159,18 +153,23 @@ def profile_schema(names, lengths, *, creating):
             checks.append(validate.Regexp("^[^@]+@", error=code))
         if rule == "name":
             checks.append(validate.Length(*bounds[name], error=f"{code}-length"))
-        schema[property] = CheckedText(name, converters.get(rule, str), checks)
+        schema[property] = CheckedText(
+            converters.get(rule, str),
+            data_key=name,
+            validate=checks,
+            error_messages=dict.fromkeys(("required", "null", "invalid"), code),
+            metadata={"format": rule} if rule in ("email", "date") else {},
+        )
     if creating:
-        schema["default"] = fields.Raw(allow_none=True)
-    return Schema.from_dict(schema)(unknown=EXCLUDE)
+        schema["default"] = fields.Raw(allow_none=True, metadata={"type": "boolean"})
+    return Body.from_dict(schema)()
 
 
-def example_body(names, lengths):
-    """Return a body of these input fields with allowed values."""
-    bounds = dict(zip(BOUNDED_FIELDS, lengths, strict=True))
+def example_body(settings):
+    """Return a body of the configured fields with allowed values."""
+    bounds = dict(settings["PROFILE_LENGTHS"])
     body = {}
-    for name in names:
+    for name in settings["USER_PROFILE_FIELDS"]:
         least, most = bounds.get(name, (0, None))
-        padded = CATALOGUE[name].example.ljust(least, ".")
-        body[name] = padded[:most]
+        body[name] = CATALOGUE[name].example.ljust(least, ".")[:most]
     return body

@@ -1,23 +1,28 @@
 """The service on each database, each test in an application of its own."""
 
 import json
+import os
 from contextlib import ExitStack
 from secrets import token_hex
 
 import pytest
 from databases import new_database
-from serving import Person, Served
+from serving import Person, Served, close_connection
 
 from app import create_app
-from database import db
+from config import load
+
+# The tests, and what they start, do not depend on what is set here.
+SETTINGS = {"FORWARDED_ALLOW_IPS", "GUNICORN_CMD_ARGS", "SCRIPT_NAME", *load({})}
+for name in [*os.environ]:
+    if name in SETTINGS or name.startswith("FLASK_"):
+        del os.environ[name]
 
 
 @pytest.fixture(autouse=True)
-def every_connection_of_the_test_is_closed():
-    """Python 3.13 and newer warn of those that are not, and warnings are errors."""
+def the_connection_of_the_test_is_closed():
     yield
-    if db.obj:
-        db.close()
+    close_connection()
 
 
 @pytest.fixture(scope="session", params=["sqlite", "mysql"])

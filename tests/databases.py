@@ -17,8 +17,7 @@ import pytest
 from serving import PROGRAMS, ROOT, free_port, wait_until
 
 import config
-from database import connection, db
-from engines import ENGINES
+from database import ENGINES, connection, db
 from models import MODELS, Account, as_objects, timestamp
 from validators import identifier
 
@@ -41,7 +40,10 @@ def name_of(url):
 
 @contextmanager
 def driver(url):
-    """A cursor without a transaction, and what marks a parameter there."""
+    """A cursor without a transaction, and what marks a parameter there.
+
+    Neither database checks foreign keys for it.
+    """
     if is_sqlite(url):
         client = sqlite3.connect(name_of(url), isolation_level=None)
         mark = "?"
@@ -55,6 +57,7 @@ def driver(url):
             password=unquote(parts.password or ""),
             database=name_of(url),
             autocommit=True,
+            init_command="SET foreign_key_checks = 0",
         )
     with closing(client):
         yield client.cursor(), mark
@@ -106,17 +109,23 @@ def engine_at(url):
 
 
 def fill(model, appid, count, *, accountid=None):
-    """Store rows, three or four to a millisecond; return them as listed."""
+    """Store rows of an account, three or four to a millisecond; return them as listed.
+
+    An account that does not exist is made.
+    """
+    accountid = accountid or identifier("acct")
     start = next(STARTS)
     rows, listed = [], []
     for moment in range(start, start + count * 300_000, 300_000):
-        account = accountid or identifier("acct")
-        row = new_row(model, moment, appid, account)
+        row = new_row(model, moment, appid, accountid)
         rows.append(tuple(row.values()))
         shown = [row[field] for field in row if field.name != "tokenHash"]
         listed.insert(0, shown)
     insert, _ = model.insert(row).sql()
+    owner = {"accountid": accountid, "appid": appid, "administrator": False}
+    made = {"createdAt": row[model.createdAt], "updatedAt": row[model.updatedAt]}
     with connection(), db.atomic():
+        Account.insert(owner | made).on_conflict_ignore().execute()
         db.cursor().executemany(insert, rows)
     return as_objects(model, listed)
 
@@ -145,18 +154,6 @@ def new_row(model, moment, appid, accountid):
     return row
 
 
-def store(url, model, rows):
-    """Store rows, each a dictionary of all columns."""
-    names = model._meta.sorted_field_names
-    values = [tuple(row[name] for name in names) for row in rows]
-    with driver(url) as (cursor, mark):
-        marks = ", ".join([mark] * len(names))
-        insert = f"INSERT INTO {model.TABLE} ({', '.join(names)}) VALUES ({marks})"
-        cursor.execute("BEGIN")
-        cursor.executemany(insert, values)
-        cursor.execute("COMMIT")
-
-
 def stored(url):
     """Every row of each table, in the order of their keys."""
     found = {}
@@ -179,32 +176,69 @@ def default_profiles():
 
 
 def schema(url):
-    """The tables and the indexes beside their keys."""
+    """The indexes beside the primary keys, and the foreign keys, each as a line."""
     engine = engine_at(url)
     found = []
     with engine.connection_context():
-        tables = sorted(engine.get_tables())
-        for table in tables:
-            key = (*engine.get_primary_keys(table), True)
-            for index in engine.get_indexes(table):
-                columns = (*index.columns, index.unique)
-                if columns != key:
-                    found.append((table, *columns))
-    return tables, sorted(found)
+        for table in engine.get_tables():
+            key = engine.get_primary_keys(table)
+            for each in engine.get_indexes(table):
+                if each.columns != key:
+                    words = [table, *each.columns, *["UNIQUE"] * each.unique]
+                    found.append(" ".join(words))
+            for each in engine.get_foreign_keys(table):
+                target = f"{each.dest_table} {each.dest_column}"
+                found.append(f"{table} {each.column} -> {target}")
+    return sorted(found)
 
 
-SCHEMA = (
-    ["account", "profile", "session"],
-    [
-        ("profile", "appid", "accountid", "id", False),
-        ("profile", "appid", "id", False),
-        ("profile", "profileid", True),
-        ("session", "appid", "accountid", "id", False),
-        ("session", "appid", "id", False),
-        ("session", "sessionid", True),
-        ("session", "tokenHash", True),
-    ],
-)
+SCHEMA = """\
+account appid accountid UNIQUE
+profile accountid -> account accountid
+profile appid -> account appid
+profile appid accountid id UNIQUE
+profile appid id UNIQUE
+profile profileid UNIQUE
+session accountid -> account accountid
+session appid -> account appid
+session appid accountid id UNIQUE
+session appid id UNIQUE
+session sessionid UNIQUE
+session tokenHash UNIQUE""".splitlines()
+# The tables of version 1.3, which have no foreign keys.
+TABLES_OF_1_3 = """
+CREATE TABLE account (accountid {ascii} NOT NULL PRIMARY KEY, appid {ascii} NOT NULL,
+    administrator INTEGER NOT NULL, profileid {ascii}, createdAt {ascii} NOT NULL,
+    updatedAt {ascii} NOT NULL);
+CREATE TABLE profile (id {id} NOT NULL PRIMARY KEY, appid {ascii} NOT NULL,
+    accountid {ascii} NOT NULL, createdAt {ascii} NOT NULL, updatedAt {ascii} NOT NULL,
+    profileid {ascii} NOT NULL, companyName {text}, fullName {text},
+    contactEmail {text}, displayEmail {text}, displayName {text}, phone {text},
+    occupation {text}, location {text}, dob {text}, website {text});
+CREATE UNIQUE INDEX profile_profileid ON profile (profileid);
+CREATE INDEX profile_appid_id ON profile (appid, id);
+CREATE INDEX profile_appid_accountid_id ON profile (appid, accountid, id);
+CREATE TABLE session (id {id} NOT NULL PRIMARY KEY, appid {ascii} NOT NULL,
+    accountid {ascii} NOT NULL, createdAt {ascii} NOT NULL, updatedAt {ascii} NOT NULL,
+    sessionid {ascii} NOT NULL, tokenHash {ascii} NOT NULL, duration INTEGER NOT NULL,
+    csrfToken {ascii} NOT NULL, expiresAt {ascii} NOT NULL,
+    lastVerifiedAt {ascii} NOT NULL, endedAt {ascii});
+CREATE UNIQUE INDEX session_sessionid ON session (sessionid);
+CREATE UNIQUE INDEX session_tokenHash ON session (tokenHash);
+CREATE INDEX session_appid_id ON session (appid, id);
+CREATE INDEX session_appid_accountid_id ON session (appid, accountid, id)"""
+
+
+def make_tables_of_1_3(url):
+    types = {"ascii": "TEXT", "text": "TEXT", "id": "INTEGER"}
+    if not is_sqlite(url):
+        types = {
+            "ascii": "VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin",
+            "text": "LONGTEXT CHARACTER SET utf8mb4",
+            "id": "BIGINT",
+        }
+    for statement in TABLES_OF_1_3.format(**types).split(";"):
+        execute(url, statement)
 
 
 def first_starts(rounds):
@@ -239,6 +273,18 @@ def cut_connections(url):
         on_mysql_server("KILL %s", number)
     wait_until(lambda: not found & connections(url))
     return len(found)
+
+
+def damage(url):
+    """Break SQLite's files beyond their first page, or MySQL's connections."""
+    if not is_sqlite(url):
+        return cut_connections(url)
+    for path in Path(name_of(url)), Path(f"{name_of(url)}-wal"):
+        if path.exists():
+            length = max(path.stat().st_size - 4_096, 0)
+            with path.open("r+b") as file:
+                file.seek(4_096)
+                file.write(os.urandom(length))
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -71,10 +72,11 @@ class World:
         example = json.dumps(self.example)
         target = self.address, person.token, person.accountid
         text = self.output("node", "-e", CALL, *target, example)
-        profileid, name, listed, older = json.loads(text)
+        profileid, name, listed, older, token = json.loads(text)
         assert name == self.example["full-name"]
         assert listed == profileid
         assert older is None
+        assert re.fullmatch("[0-9a-f]{64}", token)
         assert [each["profileid"] for each in person.profiles()] == [profileid]
 
 
@@ -136,7 +138,7 @@ def test_openapi_python_client(world, monkeypatch):
         made = create()
         assert isinstance(made, models.Profile)
         assert create() == made
-        for field in example.keys() - {"default"}:
+        for field in example:
             assert made.to_dict()[CATALOGUE[field].property] == example[field]
         email = "king@example.com"
         body = models.UpdateProfile.from_dict(example | {"contact-email": email})
@@ -150,6 +152,13 @@ def test_openapi_python_client(world, monkeypatch):
         first, *_ = call("administrator.list_sessions", all_=everything)
         assert not first.ended
         assert call("administrator.list_profiles", after=made.profileid) is None
+        target = {"accountid": call("administrator.create_account").accountid}
+        body = models.CreateSession(duration=60)
+        signed_in = call("administrator.create_session", body=body, **target)
+        assert isinstance(signed_in, models.SessionWithToken)
+        assert signed_in.duration == 60
+        assert call("administrator.end_sessions", **target).count == 1
+        assert call("administrator.delete_account", **target).sessions == 1
         run(world.service, "end-session", person.session["sessionid"])
         refused = call("administrator.list_profiles")
         assert refused == models.Error("error", "sign-in-required")

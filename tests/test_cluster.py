@@ -133,6 +133,7 @@ def test_writes_through_three_nodes_conflict_unnoticed(cluster, database, people
     assert_equal(cluster, database)
 
 
+@pytest.mark.parametrize("cluster", ["galera"], indirect=True)
 def test_first_starts_at_once_through_every_node(cluster):
     with new_databases(cluster, ROUNDS) as names:
         rounds = []

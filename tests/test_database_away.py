@@ -4,11 +4,9 @@ import os
 import re
 import signal
 import subprocess
-import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from databases import Proxy, cut_connections, execute, locked, on_mysql
+from databases import Proxy, cut_connections, on_mysql
 from serving import (
     PROFILES,
     SESSIONS,
@@ -77,7 +75,8 @@ def test_a_server_that_comes_cuts_connections_goes_and_hangs(empty_database_url,
             assert person.profiles() == before
         # Some threads have a connection, others need one.
         proxy.process.send_signal(signal.SIGSTOP)
-        assert_unavailable(*at_once(*requests[1:]), within=15)
+        # The threads of a worker wait for each other's time-outs, 10 seconds each.
+        assert_unavailable(*at_once(*requests[1:]), within=40)
         proxy.process.send_signal(signal.SIGCONT)
         assert_served(requests)
 
@@ -97,24 +96,6 @@ def test_a_removed_file_is_never_made_anew(tmp_path, serve):
     wait_until(lambda: service.log().count("Booting") == 4, log=service.log_file)
     assert_health_unavailable(service)
     assert not path.exists()
-
-
-def test_locked_by_another_it_is_503_and_stores_nothing(empty_database_url, serve):
-    service = serve(empty_database_url)
-    person = Person(service, administrator=True)
-    first = person.create(named("first", default="true")).json
-    requests = writes(person, first["profileid"])
-    with locked(empty_database_url), ThreadPoolExecutor(1) as pool:
-        writing = pool.submit(at_once, *requests)
-        while not writing.done():
-            assert person.profiles() == [first]
-            time.sleep(0.1)
-        assert_unavailable(*writing.result(), within=10)
-    assert person.profiles() == [first]
-    defaults = execute(empty_database_url, "SELECT profileid FROM account")
-    assert defaults == [(first["profileid"],)]
-    assert_served(requests)
-    assert [profile["fullName"] for profile in person.profiles()] == ["name"] * 3
 
 
 def remount(folder, option):

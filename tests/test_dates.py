@@ -1,10 +1,16 @@
 """What a date is: each way to write a day is stored as that day, the rest refused."""
 
+import locale
+import subprocess
 from datetime import date
+from pathlib import Path
+
+import pytest
 
 from database import transaction
 from errors import ServiceError
 from operations import create_profile
+from validators import parse_date
 
 DAYS = [
     "0050-05-01",
@@ -126,9 +132,6 @@ Feb 30, 2024
 2024-W00-1
 1950-W05-0
 1950-W05-8
-Monday 31 January 1950
-Wed, 31 Jan 1950 10:30:00 GMT
-Mon Jan 31 10:30:00 1950
 Tue Jan 31 25:30:00 1950
 Tue Jan 31 1950 24:00:00 GMT+0100
 """
@@ -163,6 +166,8 @@ nan
 Tue  Jan 31 10:30:00 1950
 Jan  5 1950
 Tueday, 31 January 1950
+Tuesday, 1950-01-31
+Tuesday, 01/31/1950
 Tues, 31 January 1950
 Wednes, 1 February 1950
 Thuday, 2 February 1950
@@ -184,7 +189,6 @@ WITH_MORE = """\
 +{}
 1{}
 x{}
-Monday, {}
 Monday Tuesday {}
 31 {}
 (x) {}
@@ -281,6 +285,32 @@ def test_each_way_to_write_a_day(user):
     with transaction():
         results = {text: stored_date(account, text) for text in expected}
     assert results == expected
+
+
+def test_a_weekday_is_skipped_whatever_it_is():
+    for text in ("Monday 31 January 1950", "Wed, 31 Jan 1950 10:30:00 GMT"):
+        assert parse_date(text) == "1950-01-31"
+
+
+LOCALE = "de_DE.UTF-8"
+
+
+@pytest.mark.skipif(
+    not Path("/usr/share/i18n/locales/de_DE").exists(), reason="install locales"
+)
+def test_months_and_weekdays_are_english_in_any_locale(tmp_path, monkeypatch):
+    options = f"-i de_DE -f UTF-8 {tmp_path}/{LOCALE}"
+    subprocess.run(["localedef", *options.split()], check=True)
+    monkeypatch.setenv("LOCPATH", str(tmp_path))
+    before = locale.setlocale(locale.LC_TIME)
+    locale.setlocale(locale.LC_TIME, LOCALE)
+    try:
+        assert f"{date(1950, 10, 31):%A %B}" == "Dienstag Oktober"
+        assert parse_date("Tuesday, 31 October 1950") == "1950-10-31"
+        with pytest.raises(ValueError):
+            parse_date("Dienstag, 31 Oktober 1950")
+    finally:
+        locale.setlocale(locale.LC_TIME, before)
 
 
 def test_anything_else_is_refused(user):

@@ -304,11 +304,8 @@ def test_of_several_at_once_one_is_stored(user, administrator, default):
     assert default_profiles()[user.accountid] == expected
 
 
-@pytest.mark.parametrize("when", ["before", "within", "meanwhile"])
-def test_a_create_is_repeated_within_a_transaction(
-    database_url, app, user, administrator, when
-):
-    """What another connection stored counts, before or, on MySQL, after it began."""
+@pytest.mark.parametrize("when", ["before", "within"])
+def test_a_create_is_repeated_within_a_transaction(app, user, administrator, when):
     account = user.account
 
     def create(body):
@@ -322,8 +319,6 @@ def test_a_create_is_repeated_within_a_transaction(
         assert list_profiles(administrator.account) == (first and [first])
         if when == "within":
             first = create(named("first"))
-        if when == "meanwhile" and database_url.startswith("mysql"):
-            (first,) = at_once(partial(create, named("first")))
         again = create(named("again"))
         other = create_profile(account, account.accountid, GOOD)
     assert again == (first or again)
@@ -377,29 +372,27 @@ def test_unknown_paths(client):
 
 @each_endpoint
 def test_unknown_methods(client, method, path):
-    response = client.delete(path)
+    response = client.put(path)
     assert_error(response, 405, "method-not-allowed")
     assert method in response.headers["Allow"]
 
 
-def returned_request_ids(client, request_id):
-    """The different identifiers of three responses to requests with this one."""
-    headers = {"X-Request-Id": as_header(request_id)}
-    found = set()
-    for path in ("/health", "/nowhere", PROFILES):
-        response = client.get(path, headers=headers)
-        found.add(response.headers["X-Request-Id"])
-    return found
-
-
 def test_a_request_id_is_kept_and_any_other_replaced(client):
-    for request_id in ("a", "A-1_b.c", "x" * 128):
-        assert returned_request_ids(client, request_id) == {request_id}
-    for request_id in ("", "x" * 129, "a b", "é", 'a"'):
-        found = returned_request_ids(client, request_id)
-        assert len(found) == 3
-        for text in found:
-            assert re.fullmatch("[0-9a-f]{32}", text)
+    for request_id, is_kept in (
+        ("a", True),
+        ("A-1_b.c", True),
+        ("x" * 128, True),
+        ("", False),
+        ("x" * 129, False),
+        ("a b", False),
+        ("é", False),
+        ('a"', False),
+    ):
+        headers = {"X-Request-Id": as_header(request_id)}
+        for path in ("/health", "/nowhere", PROFILES):
+            found = client.get(path, headers=headers).headers["X-Request-Id"]
+            assert (found == request_id) is is_kept
+            assert is_kept or re.fullmatch("[0-9a-f]{32}", found)
 
 
 STATUSES = {

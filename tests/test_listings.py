@@ -1,5 +1,6 @@
 """The two listings: order, pages, filters, cursors, long answers, and their cost."""
 
+import re
 import time
 import tracemalloc
 from itertools import chain, count
@@ -7,20 +8,27 @@ from secrets import token_hex
 from types import SimpleNamespace
 
 import pytest
-from databases import execute, fill, new_row, on_sqlite
+from databases import damage, execute, fill, new_row, on_sqlite
 from serving import PROFILES, SESSIONS, Person, assert_error, at_once, named, walk
 from werkzeug.test import EnvironBuilder
 
+import rows
 from database import connection, db, transaction
 from errors import ServiceError
 from models import Profile, Session
-from operations import create_profile, list_profiles, list_sessions, update_profile
+from operations import list_profiles, list_sessions, update_profile
 from rows import BATCH
+from validators import identifier
 
 PATHS = {Profile: PROFILES, Session: SESSIONS}
-ACCOUNT = "acct_00000000000000aa"
 ADMINISTRATOR = SimpleNamespace(accountid="acct_0123456789abcdef", administrator=True)
 both = pytest.mark.parametrize("model", [Profile, Session])
+
+
+@pytest.fixture
+def accountid():
+    """Of an account that is made with its first rows."""
+    return identifier("acct")
 
 
 def ids(model, rows):
@@ -33,46 +41,47 @@ def fill_ids(model, appid, count, **options):
 
 
 # A query, and which of 300 rows it finds; {4} is the identifier of row 4.
-PAGES = {
-    "": slice(10),
-    "limit=&offset=": slice(10),
-    "limit=3": slice(3),
-    "limit=3&offset=4": slice(4, 7),
-    "limit=030": slice(30),
-    "limit=250&offset=30": slice(30, 280),
-    f"limit={2**63 - 1}&offset={2**63 - 1}": slice(0),
-    "limit=0": slice(0),
-    "offset=295": slice(295, 300),
-    f"offset={2**63 - 1}": slice(0),
-    "all=": slice(10),
-    "all=false": slice(300),
-    "all=1&limit=x&offset=-1": slice(300),
-    "after={4}": slice(5, 15),
-    "after={4}&limit=2&offset=3": slice(8, 10),
-    "after={4}&limit=1001": slice(5, 300),
-    "after={4}&all=1": slice(5, 300),
-    "after={299}": slice(0),
-    "accountid=acct_x": slice(0),
-}
+PAGES = """\
+offset= 0:10
+limit=&offset= 0:10
+limit=3 0:3
+limit=3&offset=4 4:7
+limit=030 0:30
+limit=250&offset=30 30:280
+limit=9223372036854775807&offset=9223372036854775807 0:0
+limit=0 0:0
+offset=295 295:300
+offset=9223372036854775807 0:0
+all= 0:10
+all=false 0:300
+all=1&limit=x&offset=-1 0:300
+after={4} 5:15
+after={4}&limit=2&offset=3 8:10
+after={4}&limit=1001 5:300
+after={4}&all=1 5:300
+after={299} 0:0
+accountid=acct_x 0:0""".splitlines()
 
 
 @both
-def test_newest_first_a_page_at_a_time(administrator, model):
+def test_newest_first_a_page_at_a_time(administrator, accountid, model):
     """Of one account, beside those of others and of another application."""
     others = fill_ids(model, administrator.appid, 15)
-    fill(model, "another", 5, accountid=ACCOUNT)
-    made = fill_ids(model, administrator.appid, 300, accountid=ACCOUNT)
-    for query, part in PAGES.items():
-        path = f"{PATHS[model]}?{query.format(*made)}&accountid={ACCOUNT}"
+    fill(model, "another", 5)
+    made = fill_ids(model, administrator.appid, 300, accountid=accountid)
+    for line in PAGES:
+        query, part = line.format(*made).split()
+        first, end = map(int, part.split(":"))
+        path = f"{PATHS[model]}?{query}&accountid={accountid}"
         response = administrator.get(path)
         assert response.status_code == 200
         found = ids(model, response.json)
-        assert found == made[part], query
+        assert found == made[first:end], line
         link = response.headers.get("Link", "")
         if not found:
             assert response.data == b"null\n"
             assert not link
-        elif part.stop == 300:
+        elif end == 300:
             assert not link
         else:
             assert link.endswith(f'&after={found[-1]}>; rel="next"')
@@ -82,49 +91,29 @@ def test_newest_first_a_page_at_a_time(administrator, model):
     assert everything == made + others
 
 
-@both
-@pytest.mark.parametrize("limit", [1, 7, 99, 100, 101, 250, 1001])
-def test_links_lead_through_all_while_rows_are_added(administrator, model, limit):
-    made = fill_ids(model, administrator.appid, 3 * limit, accountid=ACCOUNT)
-    path = f"{PATHS[model]}?accountid={ACCOUNT}&limit={limit}"
-    pages = []
-    for page in walk(administrator, path):
-        pages.append(ids(model, page))
-        fill(model, administrator.appid, 3, accountid=ACCOUNT)
-    assert [len(page) for page in pages] == [limit] * 3
-    assert list(chain(*pages)) == made
-
-
-REFUSED = {
-    "invalid-limit": [
-        "limit=-1",
-        "limit=x",
-        "limit=٣",
-        "limit=+1",
-        "limit= ",
-        f"limit={2**63}",
-        f"limit={'9' * 5000}",
-        "limit=x&offset=x&after=x",
-    ],
-    "invalid-offset": [
-        "offset=-1",
-        "offset=0x1",
-        f"offset={2**63}",
-    ],
-    "invalid-after": [
-        "after=prof_0123456789abcdef",
-        "after=sess_0123456789abcdef",
-        "after=x",
-        "after=x&all=1",
-        "after=x&limit=0",
-    ],
-}
+REFUSED = f"""\
+invalid-limit limit=-1
+invalid-limit limit=x
+invalid-limit limit=٣
+invalid-limit limit=+1
+invalid-limit limit=%20
+invalid-limit limit=9223372036854775808
+invalid-limit limit={"9" * 5000}
+invalid-limit limit=x&offset=x&after=x
+invalid-offset offset=-1
+invalid-offset offset=0x1
+invalid-offset offset=9223372036854775808
+invalid-after after=prof_0123456789abcdef
+invalid-after after=sess_0123456789abcdef
+invalid-after after=x
+invalid-after after=x&all=1
+invalid-after after=x&limit=0""".splitlines()
 
 
 @both
-@pytest.mark.parametrize("code", REFUSED)
-def test_refused_queries(administrator, model, code):
-    for query in REFUSED[code]:
+def test_refused_queries(administrator, model):
+    for line in REFUSED:
+        code, query = line.split()
         assert_error(administrator.get(f"{PATHS[model]}?{query}"), 400, code)
 
 
@@ -133,8 +122,7 @@ def test_refused_queries(administrator, model, code):
     [
         ("limit", [-1, 1.5, True, [], 2**63]),
         ("offset", [-1, "x", {}]),
-        ("after", [5, []]),
-        ("accountid", [5, b"acct_x"]),
+        ("after", [5]),
     ],
 )
 def test_arguments_refused_in_process(app, name, values):
@@ -143,13 +131,7 @@ def test_arguments_refused_in_process(app, name, values):
             list_profiles(ADMINISTRATOR, **{name: value})
 
 
-def test_all_that_is_false_in_process(app):
-    fill(Profile, app.config["APPID"], 11)
-    for value in (False, 0, None):
-        assert len(list_profiles(ADMINISTRATOR, all=value)) == 10
-
-
-@pytest.mark.parametrize("prefix", ["", "/a%20b", "/%C3%A9", "/%25"])
+@pytest.mark.parametrize("prefix", ["", "/a%20b", "/%C3%A9"])
 def test_the_link_is_relative_and_keeps_the_query(user, administrator, prefix):
     made = [user.create(named(name)).json for name in "abc"]
     query = f"accountid={user.accountid}&limit=2"
@@ -215,10 +197,10 @@ def test_a_page_of_up_to_100_rows_is_one_statement(app):
         events.clear()
 
 
-@pytest.mark.parametrize("limit", [100, 250, 340])
-@pytest.mark.parametrize("nth", range(2, 7))
+@pytest.mark.parametrize("limit", [7, 100, 101, 250, 349, 400, None])
+@pytest.mark.parametrize("nth", range(2, 8))
 def test_a_walk_beside_commits(administrator, limit, nth):
-    """No row that was there is lost or seen twice. A page of 100 stays one of 100.
+    """No row that was there is lost or seen twice, and each page is of one moment.
 
     At the nth statement, others are committed between the 5th row and the 305th.
     """
@@ -226,7 +208,7 @@ def test_a_walk_beside_commits(administrator, limit, nth):
     late = []
     for row in rows[5:305:4]:
         moment = int(row["phone"].split()[1]) + 1
-        late.append(new_row(Profile, moment, administrator.appid, ACCOUNT))
+        late.append(new_row(Profile, moment, row["appid"], row["accountid"]))
     numbers = count(1)
 
     def commit_late(event):
@@ -234,48 +216,81 @@ def test_a_walk_beside_commits(administrator, limit, nth):
             at_once(transaction()(Profile.insert_many(late).execute))
 
     db.query_hooks.append(commit_late)
-    seen = []
-    for page in walk(administrator, f"{PROFILES}?limit={limit}"):
-        assert limit > 100 or len(page) <= limit
-        seen += ids(Profile, page)
+    query = f"limit={limit}" if limit else "all=1"
+    pages = [ids(Profile, page) for page in walk(administrator, f"{PROFILES}?{query}")]
+    seen = list(chain(*pages))
     assert len(set(seen)) == len(seen)
     made = ids(Profile, rows)
     there = set(made)
     assert [each for each in seen if each in there] == made
-    assert len(administrator.profiles()) == len(rows) + len(late)
+    everything = ids(Profile, administrator.profiles())
+    assert len(everything) == len(rows) + len(late)
+    for page in pages:
+        assert len(page) <= (limit or len(everything))
+        part = everything[everything.index(page[0]) : everything.index(page[-1]) + 1]
+        assert page in (part, [each for each in part if each in there])
 
 
-@pytest.fixture
-def damage_meanwhile(make_app, empty_database_url):
-    """Damages the database once an answer has begun; returns the code for the log."""
-    app = make_app(DATABASE_URL=empty_database_url)
-    person = Person(app, administrator=True)
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("query", ["all=1", "limit=250", "limit=300"])
+def test_an_answer_that_nobody_reads(
+    administrator, database_url, monkeypatch, method, query
+):
+    """The next request of its thread is not part of its transaction.
+
+    It is ended by the service, not by the collection of garbage.
+    """
+    fill(Profile, administrator.appid, 3 * BATCH)
+    kept = []
+    read_batches = rows.read_batches
+
+    def keep_batches(*values):
+        kept.append(read_batches(*values))
+        return kept[-1]
+
+    monkeypatch.setattr(rows, "read_batches", keep_batches)
+    for chunks in range(3):
+        response = administrator.send(method, f"{PROFILES}?{query}")
+        for _ in zip(range(chunks), response.response, strict=False):
+            pass
+        response.close()
+        made = administrator.create(named("next")).json["profileid"]
+        own = f"SELECT fullName FROM profile WHERE profileid = '{made}'"
+        assert execute(database_url, own) == [("next",)]
+
+
+def begin_reading(person):
+    """An answer of which a part is read, and the environment for the log."""
+    request = EnvironBuilder(f"{PROFILES}?all=all", headers=person.headers)
+    environ = request.get_environ()
+    answer = person.client.application(environ, lambda *args: None)
+    assert next(iter(answer)).startswith(b"[{")
+    return answer, environ
+
+
+def test_a_long_answer_is_cut_short(make_app, empty_database_url, caplog):
+    person = Person(make_app(DATABASE_URL=empty_database_url), administrator=True)
     fill(Profile, person.appid, 3 * BATCH)
-    builder = EnvironBuilder(f"{PROFILES}?all=all", headers=person.headers)
-    environ = builder.get_environ()
-
-    def execute_meanwhile(statement):
-        chunks = iter(app(environ, lambda *args: None))
-        assert next(chunks).startswith(b"[{")
-        execute(empty_database_url, statement)
-        with pytest.raises((ServiceError, TypeError)):
-            list(chunks)
-        chunks.close()
-        return environ["profiles.code"]
-
-    return execute_meanwhile
-
-
-def test_a_long_answer_is_cut_short(damage_meanwhile, caplog):
-    assert damage_meanwhile("DROP TABLE profile") == "database-unavailable"
+    db.close()  # which has kept all of it in memory
+    answer, environ = begin_reading(person)
+    damage(empty_database_url)
+    with pytest.raises(ServiceError):
+        list(answer)
+    answer.close()
+    assert environ["profiles.code"] == "database-unavailable"
     assert "database unavailable: " in caplog.text
 
 
 @on_sqlite
-def test_a_long_answer_with_what_has_no_json_is_cut_short(damage_meanwhile):
-    oldest = "(SELECT min(id) FROM profile)"
-    sql = f"UPDATE profile SET phone = x'ff' WHERE id = {oldest}"
-    assert damage_meanwhile(sql) == "internal-error"
+def test_a_long_answer_with_what_has_no_json_is_cut_short(administrator, database_url):
+    rows = fill(Profile, administrator.appid, 3 * BATCH)
+    oldest = f"profileid = '{rows[-1]['profileid']}'"
+    execute(database_url, f"UPDATE profile SET phone = x'ff' WHERE {oldest}")
+    answer, environ = begin_reading(administrator)
+    with pytest.raises(TypeError):
+        list(answer)
+    answer.close()
+    assert environ["profiles.code"] == "internal-error"
 
 
 def read_chunks(response):
@@ -285,23 +300,6 @@ def read_chunks(response):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return rows, peak
-
-
-@pytest.mark.parametrize(
-    ("length", "batch"),
-    [
-        (65_536, 100),
-        (65_537, 99),
-        (2**31 - 1, 1),
-    ],
-)
-def test_batches_are_smaller_when_bodies_may_be_larger(make_app, length, batch):
-    """About 6 MB of rows are held at a time."""
-    app = make_app(MAXIMUM_POST_DATA_LENGTH=length)
-    person = Person(app, administrator=True)
-    fill(Profile, person.appid, 2 * batch + 1)
-    rows, _ = read_chunks(person.get(f"{PROFILES}?all=1"))
-    assert [number for number in rows if number] == [batch, batch, 1]
 
 
 @both
@@ -329,31 +327,16 @@ def test_profiles_keep_their_order_whatever_the_clock_does(app, user, monkeypatc
     assert moments == sorted(moments)
 
 
-def test_many_threads_write_at_once(app, user):
-    account = user.account
-
-    def create_some():
-        with app.app_context():
-            for _ in range(5):
-                create_profile(account, account.accountid, named("name"))
-
-    at_once(*[create_some] * 8)
-    profiles = list_profiles(ADMINISTRATOR, all=True)
-    moments = [profile["createdAt"] for profile in profiles]
-    assert moments == sorted(moments, reverse=True)
-    assert len(set(ids(Profile, profiles))) == 40
-
-
 @both
-def test_plans_read_one_range_of_one_index(administrator, model):
+def test_plans_read_one_range_of_one_index(administrator, accountid, model):
     """The range is on the full key of the index, and nothing is sorted."""
-    made = fill_ids(model, administrator.appid, 600, accountid=ACCOUNT)
+    made = fill_ids(model, administrator.appid, 600, accountid=accountid)
     after = made[300]  # in the middle: both ends are far
     for query, columns in [
         ("", ["appid"]),
         (f"&after={after}", ["appid"]),
-        (f"&accountid={ACCOUNT}", ["appid", "accountid"]),
-        (f"&accountid={ACCOUNT}&after={after}", ["appid", "accountid"]),
+        (f"&accountid={accountid}", ["appid", "accountid"]),
+        (f"&accountid={accountid}&after={after}", ["appid", "accountid"]),
     ]:
         for offset in (0, 5):
             events = []
@@ -369,7 +352,7 @@ def check_plan(event, table, columns):
         (step,) = explain("EXPLAIN QUERY PLAN", event)
         wanted = "=? AND ".join([*columns, "id<?"])
         assert step["detail"].startswith("SEARCH")
-        assert f"INDEX {index} ({wanted})" in step["detail"]
+        assert re.search(rf"INDEX \S+ \({re.escape(wanted)}\)", step["detail"])
     else:
         (step,) = explain("EXPLAIN FORMAT=TRADITIONAL", event)
         length = len(columns) * (64 + 2) + 8  # ASCII characters, their number; an id

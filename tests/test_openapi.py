@@ -15,8 +15,9 @@ from serving import (
     assert_error,
     named,
 )
+from test_administrators import ACCOUNT, DELETION, END, SESSION, send
 
-from errors import STATUSES
+from errors import HTTP_CODES, STATUSES
 
 TEN_FIELDS = {"USER_PROFILE_FIELDS": ALL_FIELDS}
 TIGHT = {
@@ -34,11 +35,17 @@ TIGHT_LENGTHS = {
 }
 OF_A_BODY = "400 401 403 404 413 415 500 503"
 OF_A_LISTING = "200 400 401 403 500 503"
+OF_AN_ACCOUNT = "200 400 401 403 404 500 503"
+NEW_ACCOUNT = "201 400 401 403 500 503"
 OPERATIONS = [
     ("POST", CREATE, "createProfile", "user", f"201 {OF_A_BODY}"),
     ("PATCH", UPDATE, "updateProfile", "user", f"200 {OF_A_BODY}"),
     ("GET", PROFILES, "listProfiles", "administrator", OF_A_LISTING),
     ("GET", SESSIONS, "listSessions", "administrator", OF_A_LISTING),
+    ("POST", ACCOUNT, "createAccount", "administrator", NEW_ACCOUNT),
+    ("POST", SESSION, "createSession", "administrator", f"201 {OF_A_BODY}"),
+    ("PATCH", END, "endSessions", "administrator", OF_AN_ACCOUNT),
+    ("DELETE", DELETION, "deleteAccount", "administrator", OF_AN_ACCOUNT),
     ("GET", "/health", "getHealth", "service", "200 400 500 503"),
 ]
 ERRORS = {
@@ -164,7 +171,8 @@ def test_errors_their_codes_and_an_example_of_each(app):
         "bad-request": 400,
     }
     of_no_operation = {"not-found": 404, "method-not-allowed": 405}
-    assert codes | of_no_operation == STATUSES | others
+    of_flask = {code: status for status, code in HTTP_CODES.items()}
+    assert codes | of_no_operation == STATUSES | of_flask | others
 
 
 def test_the_example_of_a_profile(make_app):
@@ -181,11 +189,14 @@ def test_the_example_of_a_profile(make_app):
     assert example == made | {name: example[name] for name in own}
 
 
-def test_described_objects_are_the_ones_answered(app, administrator):
+def test_described_objects_are_the_ones_answered(app, administrator, user):
     schemas = described(app)["components"]["schemas"]
     answers = {
         "Profile": administrator.create(named("Ada")).json,
         "Session": administrator.get(SESSIONS).json[0],
+        "Account": send(administrator, ACCOUNT).json,
+        "End": send(administrator, END, user.accountid).json,
+        "Deletion": send(administrator, DELETION, user.accountid).json,
     }
     for name, answer in answers.items():
         properties = schemas[name]["properties"]
@@ -197,12 +208,15 @@ def test_described_objects_are_the_ones_answered(app, administrator):
             for example in schema.get("examples", []):
                 identifier = f"{answer[property][:5]}[0-9a-f]{{16}}"
                 assert re.fullmatch(identifier, example)
+    session, more = schemas["SessionWithToken"]["allOf"]
+    assert session == {"$ref": "#/components/schemas/Session"}
+    assert list(more["properties"]) == more["required"] == ["token"]
     profile = schemas["Profile"]["properties"]
     assert profile["dob"] == {"type": NULLABLE, "format": "date"}
     assert profile["fields"]["type"] == NULLABLE
     assert profile["fields"]["const"] is None
     body = schemas["CreateProfile"]["properties"]
-    assert body["default"] == {"type": "boolean"}
+    assert body["default"] == {"type": ["boolean", "null"]}
 
 
 def test_the_description_is_of_this_version(app):
@@ -258,6 +272,10 @@ def test_the_examples_are_accepted_as_they_stand(make_app, settings):
     body = example_body(app, UPDATE, "patch")
     updated = person.update(created.json["profileid"], json=body)
     assert updated.status_code == 200
+    administrator = Person(app, administrator=True)
+    body = example_body(app, SESSION, "post")
+    session = send(administrator, SESSION, person.accountid, json=body)
+    assert session.json["duration"] == body["duration"]
     assert app.test_cli_runner().invoke(args=["demo"]).exit_code == 0
     with app.app_context():
         assert person.account.profileid is None

@@ -1,4 +1,5 @@
-// Creates a profile, lists it, and asks for older ones, with a generated client.
+// Creates a profile, lists it, asks for older ones, and signs another account in, with
+// a generated client.
 
 import {
   AdministratorApi,
@@ -13,10 +14,16 @@ export async function use(words: string[]) {
   const createProfile = CreateProfileFromJSON(JSON.parse(example));
   const users = new UserApi(configuration);
   const made = await users.createProfile({ accountid, createProfile });
-  const listings = new AdministratorApi(configuration);
-  const [listed] = await listings.listProfiles({ accountid, limit: 1 });
+  const administrator = new AdministratorApi(configuration);
+  const [listed] = await administrator.listProfiles({ accountid, limit: 1 });
   // The answer is null, and value() would want rows.
-  const older = await listings.listProfilesRaw({ after: made.profileid });
+  const older = await administrator.listProfilesRaw({ after: made.profileid });
   const rows = await older.raw.json();
-  return [made.profileid, made.fullName, listed.profileid, rows];
+  const account = await administrator.createAccount();
+  const session = await administrator.createSession({
+    accountid: account.accountid,
+    createSession: { duration: 60 },
+  });
+  const { profileid, fullName } = made;
+  return [profileid, fullName, listed.profileid, rows, session.token];
 }

@@ -1,6 +1,12 @@
-// Creates a profile, lists it, and asks for older ones, with a generated client.
+// Creates a profile, lists it, asks for older ones, and signs another account in, with
+// a generated client.
 
-import { createProfile, listProfiles } from "./client";
+import {
+  createAccount,
+  createProfile,
+  createSession,
+  listProfiles,
+} from "./client";
 
 export async function use(words: string[]) {
   const [base, token, accountid, example] = words;
@@ -13,5 +19,11 @@ export async function use(words: string[]) {
   const listed = await listProfiles({ accountid, limit: 1 }, options);
   const older = await listProfiles({ after: profileid }, options);
   if (listed.status !== 200 || older.status !== 200) throw [listed, older];
-  return [profileid, fullName, listed.data?.[0].profileid, older.data];
+  const account = await createAccount(options);
+  if (account.status !== 201) throw account;
+  const target = { accountid: account.data.accountid };
+  const session = await createSession(target, { duration: 60 }, options);
+  if (session.status !== 201) throw session;
+  const [first] = listed.data ?? [];
+  return [profileid, fullName, first.profileid, older.data, session.data.token];
 }
