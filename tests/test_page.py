@@ -120,7 +120,7 @@ def test_what_the_page_offers_is_accepted(browser, serve, tmp_path, prefix, fiel
     assert not browser.find_elements("css selector", ".topbar")
     block = page.open("user", "createProfile")
     body = json.loads(page.find(".body-param textarea", block).text)
-    assert body["default"] is False
+    assert body["full-name"] == "Ada King"
     page.authorize(person.token)
     status, made = page.execute("user", "createProfile", accountid=person.accountid)
     assert status == 201

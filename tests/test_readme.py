@@ -5,16 +5,22 @@ import re
 import shlex
 import shutil
 import subprocess
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from textwrap import dedent
+from threading import Thread
+from uuid import uuid4
 
 import pytest
 from flask import Flask
-from serving import PROFILES, ROOT, Person, wait_until
+from serving import PROFILES, ROOT, SESSIONS, Person, wait_until
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 from app import HTTP_CODES, create_app
-from config import load
+from config import LENGTHS, load
 from errors import STATUSES
-from validators import BOUNDED_FIELDS, CATALOGUE, parse_date
+from validators import CATALOGUE, parse_date
 
 
 def read_page(name):
@@ -22,16 +28,15 @@ def read_page(name):
 
 
 LINES = {
-    "README": 120,
-    "API": 190,
-    "OPERATING": 240,
-    "EMBEDDING": 80,
-    "CONTRIBUTING": 100,
+    "README": 130,
+    "docs/API": 240,
+    "docs/OPERATING": 215,
+    "docs/CONTRIBUTING": 75,
 }
 README = read_page("README")
-API = read_page("API")
-OPERATING = read_page("OPERATING")
-CONTRIBUTING = read_page("CONTRIBUTING")
+API = read_page("docs/API")
+OPERATING = read_page("docs/OPERATING")
+CONTRIBUTING = read_page("docs/CONTRIBUTING")
 CHANGELOG = read_page("CHANGELOG")
 CODE = {file.name: file.read_text() for file in ROOT.glob("*.py")}
 ALL_CODE = "".join(CODE.values())
@@ -40,10 +45,21 @@ quoted = re.compile("`([^`]+)`").findall
 
 def rows_of(page, title):
     """The cells of each row of the tables below a heading that contains code."""
-    section = page.split(f"\n## {title}\n")[1]
-    section = section.partition("\n## ")[0]
-    rows = re.findall(r"(?m)^\| (.*`.*) \|$", section)
+    rows = re.findall(r"(?m)^\| (.*`.*) \|$", section(page, title))
     return [row.split(" | ") for row in rows]
+
+
+def section(page, title):
+    """What stands below a heading."""
+    return page.split(f"\n## {title}\n")[1].partition("\n## ")[0]
+
+
+def anchors(page):
+    """The names by which a code host links to headings."""
+    titles = re.findall("(?m)^#+ (.+)$", page)
+    return {
+        re.sub("[^a-z0-9 -]", "", each.lower()).replace(" ", "-") for each in titles
+    }
 
 
 def blocks(page, text):
@@ -66,14 +82,19 @@ def test_pages_are_short(name):
 
 def test_all_pages_are_short():
     words = " ".join(map(read_page, LINES)).split()
-    assert len(words) <= 5_900, f"they have {len(words)} words, and may have 5900"
-    assert (ROOT / "docs.png").stat().st_size <= 100_000
+    assert len(words) <= 5_600, f"they have {len(words)} words, and may have 5600"
+    assert len(section(API, "In Python").splitlines()) <= 40
+    assert (ROOT / "docs" / "page.png").stat().st_size <= 100_000
 
 
 def test_links():
     for name in [*LINES, "CHANGELOG"]:
-        for link in re.findall(r"\]\(([^)]+)\)", read_page(name)):
-            assert (ROOT / link).exists(), link
+        file = ROOT / f"{name}.md"
+        for link in re.findall(r"\]\(([^)]+)\)", file.read_text()):
+            path, _, anchor = link.partition("#")
+            target = file.parent / path
+            assert target.exists(), link
+            assert not anchor or anchor in anchors(target.read_text()), link
 
 
 @pytest.mark.parametrize(
@@ -82,12 +103,13 @@ def test_links():
         ("SILENT_SECONDS", "up after {} seconds"),
         ("keepalive", "kept for {} seconds"),
         ("LOCK_SECONDS", "wait for {} seconds"),
-        ("threads", "`WEB_CONCURRENCY` × {}, and"),
+        ("threads", "`WEB_CONCURRENCY` × {} connections"),
     ],
 )
 def test_numbers(name, sentence):
     number = re.search(rf"(?m)^{name} = \(?\s*([0-9_]+)", ALL_CODE)[1]
-    assert sentence.format(int(number)) in API + OPERATING
+    pages = " ".join((API + OPERATING).split())
+    assert sentence.format(int(number)) in pages
 
 
 def test_version():
@@ -126,8 +148,8 @@ def test_dates():
 
 
 def test_error_codes():
-    names = [*CATALOGUE, "profileid", "accountid", "limit", "offset"]
-    names += [f"{name}-length" for name in BOUNDED_FIELDS]
+    names = [*CATALOGUE, "profileid", "accountid", "limit", "offset", "duration"]
+    names += [f"{name}-length" for name in LENGTHS]
     codes = {*STATUSES, *HTTP_CODES.values(), "bad-request"}
     codes |= {f"invalid-{name}" for name in names}
     codes.update(re.findall(r'ServiceError\("([a-z-]+)"', ALL_CODE))
@@ -155,9 +177,13 @@ def test_lines_to_install(command):
 
 
 def test_endpoints(app):
-    rules = {rule.rule for rule in app.url_map.iter_rules()}
-    for rule in rules - {"/docs/<path:path>"}:
-        assert f" {rule}" in API
+    for rule in app.url_map.iter_rules():
+        if rule.rule == "/docs/<path:path>":
+            continue
+        (method,) = rule.methods - {"HEAD", "OPTIONS"}
+        request = f"`{method} {rule.rule}"
+        assert request in API
+        assert request in README or not rule.rule.startswith("/api/")
 
 
 def test_rooms():
@@ -172,25 +198,118 @@ def test_rooms():
         assert above.isdisjoint(f"{module}.py" for module in imports), name
 
 
-def test_samples_in_python(database_url, monkeypatch, capsys):
+def test_sample_in_python(database_url, monkeypatch, capsys):
     monkeypatch.setenv("DATABASE_URL", database_url)
-    page = read_page("EMBEDDING")
-    (use,) = blocks(page, "create_profile(")
-    (mount,) = blocks(page, "DispatcherMiddleware(")
+    (use,) = blocks(section(API, "In Python"), "create_profile(")
     exec(use, {})
     assert "'fullName': 'Ada King'" in capsys.readouterr().out
     host = Flask("host")
-    exec(mount, {"host": host})
-    person = Person(create_app(), administrator=True)
-    person.client = host.test_client()
-    assert person.get("/profiles/docs/").status_code == 200
-    (profile,) = person.get(f"/profiles{PROFILES}?limit=1").json
+    host.wsgi_app = DispatcherMiddleware(host.wsgi_app, {"/profiles": create_app()})
+    assert host.test_client().get("/profiles/docs/").status_code == 200
+
+
+def test_samples_of_objects(administrator):
+    """They have the properties of the real ones, in their order."""
     (sample,) = blocks(API, '{"profileid"')
-    assert list(profile) == list(json.loads(sample))
+    create = "/api/administrator/create-account"
+    account = administrator.send("POST", create).json
+    profile = administrator.create(
+        {"full-name": "Ada King", "contact-email": "ada@example.com"}
+    ).json
+    (session,) = administrator.get(SESSIONS).json
+    decoder = json.JSONDecoder()
+    for found in (profile, account, session):
+        sample = sample.strip()
+        expected, end = decoder.raw_decode(sample)
+        assert list(found) == list(expected)
+        sample = sample[end:]
+    assert not sample.strip()
+
+
+@pytest.fixture
+def life(monkeypatch):
+    """Runs the sample in Python of a user's life; returns its names."""
+    requests = pytest.importorskip(
+        "requests", reason="pip install -r tests/requirements.txt to run it"
+    )
+    (sample,) = blocks(section(API, "The life of a user"), "import os, requests")
+
+    def run(url, token):
+        monkeypatch.setenv("PROFILES_URL", url)
+        monkeypatch.setenv("PROFILES_TOKEN", token)
+        exec(sample, names)
+        return names
+
+    names = {"http": requests}
+    yield run
+    names["http"].close()
+
+
+def test_the_life_of_a_user(life, serve, empty_database_url):
+    service = serve(empty_database_url)
+    administrator = Person(service, administrator=True)
+    names = life(f"http://127.0.0.1:{service.port}", administrator.token)
+    id = str(uuid4())
+    user = names["User"](id)
+    assert user.show() is None
+    made = user.save({"full-name": "Ada King", "contact-email": "ada@example.com"})
+    assert user.show() == made
+    assert user.sign_out_everywhere() == 1
+    before = user.token
+    changed = {"full-name": "Ada Lovelace", "contact-email": "ada@example.com"}
+    saved = user.save(changed)
+    assert user.token != before
+    assert administrator.profiles() == [saved]
+    assert saved["fullName"] == "Ada Lovelace"
+    again = names["User"](id)
+    assert again.id == user.id
+    with pytest.raises(OSError, match="400"):
+        again.save({})
+    user.delete()
+    again.delete()
+    assert administrator.profiles() == []
+
+
+@contextmanager
+def failing_service(requests):
+    """Its port. It loses its first answer; then it is away; then it answers."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            requests.append((self.path, self.headers["Idempotency-Key"]))
+            if len(requests) == 1:
+                return
+            self.send_response(503 if len(requests) == 2 else 201)
+            self.send_header("Retry-After", "2")
+            self.end_headers()
+            self.wfile.write(b'{"accountid": "acct_9b1d4e6f8a2c7035", "token": ""}')
+
+        def log_message(self, *args):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_the_life_of_a_user_beside_failures(life, monkeypatch):
+    """A lost answer and a 503: the same request again, with its key."""
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    requests = []
+    with failing_service(requests) as port:
+        user = life(f"http://127.0.0.1:{port}", "token")["User"]("id")
+    assert user.id == "acct_9b1d4e6f8a2c7035"
+    assert requests[:3] == [("/api/administrator/create-account", "id")] * 3
+    assert len(requests) == 4
 
 
 def test_files_for_systemd_and_cron(tmp_path):
-    (commands,) = blocks(OPERATING, "[Unit]")
+    (commands,) = blocks(OPERATING, "[Service]")
     subprocess.run(["bash", "-n"], input=commands.encode(), check=True)
     unit, cron = re.findall(r"(?s)<<'END'\n(.*?)END\n", commands)
     line = r"(\S+ ){5}profiles cd /srv/profiles && .*/flask purge-sessions .*\n"
@@ -237,10 +356,10 @@ def test_the_questions_to_the_log(demo, tmp_path):
         return subprocess.check_output(question, shell=True, text=True, cwd=tmp_path)
 
     answers = map(ask, lines(OPERATING, "grep"))
-    request, failures, account, slow_paths, clients = answers
+    request, failures, target, slow_paths, clients = answers
     assert request == f"{sample}\n"
     assert failures.split() == ["1", "status=503", "code=database-unavailable"]
-    assert account == f"{sample}\n"
+    assert target == f"{sample}\n"
     assert slow_paths.split() == ["1", f"path={PROFILES}"]
     assert clients.split() == ["1", "client=203.0.113.7", "3", "client=127.0.0.1"]
 
@@ -249,14 +368,18 @@ def test_the_questions_to_the_log(demo, tmp_path):
 @pytest.mark.skipif(not shutil.which("jq"), reason="apt-get install jq to run it")
 def test_the_lines_of_the_api(serve, empty_database_url):
     service = serve(empty_database_url)
-    script = "".join(blocks(API, "curl"))
+    (script,) = blocks(API, "curl")
     output = subprocess.check_output(
         ["bash", "-ec", script],
         env=service.environment | {"FLASK_RUN_PORT": str(service.port)},
         cwd=ROOT,
         text=True,
     )
-    updated, profiles, sessions = map(json.loads, output.splitlines())
+    updated, profiles, sessions, end, deletion = map(json.loads, output.splitlines())
     assert updated["fullName"] == "Ada Lovelace"
     assert profiles == [updated]
-    assert len(sessions) == 2
+    assert len(sessions) == 1
+    assert end == {"object": "end", "count": 1}
+    accountid = updated["accountid"]
+    expected = {"object": "deletion", "accountid": accountid}
+    assert deletion == {**expected, "profiles": 1, "sessions": 1}

@@ -1,4 +1,4 @@
-"""Behind nginx, by the sample of OPERATING.md as it stands."""
+"""Behind nginx, by the sample of docs/OPERATING.md as it stands."""
 
 import re
 import select
@@ -51,7 +51,7 @@ http {{
 
 def sample(*ports):
     """The configuration in OPERATING.md, each of its ports replaced by another."""
-    page = (ROOT / "OPERATING.md").read_text()
+    page = (ROOT / "docs" / "OPERATING.md").read_text()
     text = ""
     for name in ("map", "upstream", "server"):
         (block,) = re.findall(rf"(?ms)^    {name} .*?^    \}}\n", page)

@@ -6,6 +6,7 @@ Needs wrk.
 """
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).resolve().parent.parent
 sys.path += [str(ROOT), f"{ROOT}/tests"]
 
-from databases import new_database, store  # noqa: E402
+from databases import driver, new_database  # noqa: E402
 from serving import (  # noqa: E402
     CREATE,
     FORM,
@@ -80,6 +81,17 @@ def profile(number, appid, accountid):
     }
 
 
+def store(url, rows):
+    """Store profiles, each a dictionary of all columns."""
+    names = Profile._meta.sorted_field_names
+    with driver(url) as (cursor, mark):
+        marks = ", ".join([mark] * len(names))
+        insert = f"INSERT INTO profile ({', '.join(names)}) VALUES ({marks})"
+        cursor.execute("BEGIN")
+        cursor.executemany(insert, [tuple(row[name] for name in names) for row in rows])
+        cursor.execute("COMMIT")
+
+
 def profiles(user):
     """The rows of the user and of 3,000 accounts, and those of a small application."""
     for number in range(ROWS):
@@ -107,7 +119,7 @@ def make_loads(service, url):
     user = Person(service)
     administrator = Person(service, administrator=True)
     small = Person(service, administrator=True, appid="small")
-    store(url, Profile, list(profiles(user)))
+    store(url, profiles(user))
     own = [scattered("prof", number) for number in range(0, ROWS, OWN)]
     updates = [f"{UPDATE}?profileid={profileid}" for profileid in own]
     return {
@@ -145,6 +157,10 @@ def main():
             url = f"sqlite:///{folder}/{len(versions)}.db"
             if options.mysql:
                 url = stack.enter_context(new_database("mysql", folder))
+            # Each version makes its own tables.
+            command = [sys.executable, "-m", "flask", "init-db"]
+            variables = os.environ | {"DATABASE_URL": url}
+            subprocess.run(command, cwd=root, env=variables, check=True)
             service = Served(folder, url)
             loads = make_loads(service, url)
             stack.enter_context(service.start(*procfile("web", root), cwd=root))
