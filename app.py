@@ -18,11 +18,11 @@ from errors import HTTP_CODES, ServiceError
 from models import make_tables
 from openapi import description, docs
 
-HEADERS = {
-    "Cache-Control": "no-store",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",  # since tokens are typed into the page
-}
+HEADERS = (
+    ("Cache-Control", "no-store"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),  # since tokens are typed into the page
+)
 HEADERS_OF_ERRORS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "2"}}
 REQUEST_ID = re.compile("[A-Za-z0-9._-]{1,128}")
 
@@ -57,12 +57,16 @@ def create_app(overrides=None):
 
 def add_headers(response):
     """Add the headers that each response has; its id is the request's, or a new one."""
-    id = request.environ.get("HTTP_X_REQUEST_ID", "")
+    environ = request.environ
+    id = environ.get("HTTP_X_REQUEST_ID", "")
     if not REQUEST_ID.fullmatch(id):
         id = token_hex(16)
-    request.environ["profiles.request_id"] = id
-    response.headers.pop("Cache-Control", None)  # which the files of the page have
-    response.headers.extend({**HEADERS, "X-Request-Id": id})
+    environ["profiles.request_id"] = id
+    headers = response.headers
+    headers.pop("Cache-Control", None)  # which the files of the page have
+    headers.add("X-Request-Id", id)
+    for name, value in HEADERS:
+        headers.add(name, value)
     return response
 
 
