@@ -39,6 +39,7 @@ CONFLICTS = {
 # What the service relies on, whatever the server is set to. The last two lines are for
 # MySQL 8 and for MariaDB 10.1, and newer ones.
 SESSION = f"""SET SESSION
+    autocommit = 1,
     completion_type = 0,
     default_storage_engine = InnoDB,
     sql_big_selects = 1,
