@@ -14,7 +14,6 @@ import sqlite3
 import time
 from contextlib import contextmanager, nullcontext, suppress
 from functools import wraps
-from os.path import exists
 from pathlib import Path
 from threading import Lock
 
@@ -101,13 +100,12 @@ class SQLite(Engine, peewee.SqliteDatabase):
     index_hint = ""  # SQLite itself chooses the right index
 
     def __init__(self, url):
-        self.file = url.name
+        self.file = Path(url.name)
         with suppress(OSError):  # then it cannot be opened either
-            Path(self.file).touch(0o600)  # for its owner alone
+            self.file.touch(0o600)  # for its owner alone
         self.turn = Lock()
         super().__init__(
-            Path(self.file).as_uri()
-            + "?mode=rw",  # so that no connection makes it anew
+            self.file.as_uri() + "?mode=rw",  # so that no connection makes it anew
             # After a large write, the -wal shrinks to 16 MB.
             {"synchronous": "FULL", "journal_size_limit": 2**24, "foreign_keys": 1},
             timeout=LOCK_SECONDS,
@@ -118,7 +116,7 @@ class SQLite(Engine, peewee.SqliteDatabase):
 
     def is_connection_usable(self):
         """Return whether there is one, to a file that has not been removed."""
-        return super().is_connection_usable() and exists(self.file)
+        return super().is_connection_usable() and self.file.exists()
 
     def begin(self, lock_type="IMMEDIATE"):
         """Begin a transaction, called by Peewee, once no other process writes.

@@ -17,6 +17,7 @@ from serving import (
     repeating,
 )
 
+import accounts
 from errors import ServiceError
 from operations import create_account, create_session, delete_account, end_sessions
 
@@ -106,6 +107,21 @@ def test_a_session(make_app, empty_database_url):
     user.headers |= bearer(session)
     assert user.create(named("Ada")).status_code == 201
     assert session["token"] not in str(stored(empty_database_url))
+
+
+def test_an_account_that_becomes_an_administrators_meanwhile(
+    administrator, user, monkeypatch
+):
+    """Those that it had were ended, this one is not shown."""
+    create = accounts.create_session
+
+    def create_late(accountid, duration):
+        accounts.set_administrator(accountid)
+        return create(accountid, duration)
+
+    monkeypatch.setattr(accounts, "create_session", create_late)
+    response = send(administrator, SESSION, user.accountid)
+    assert_error(response, 403, "invalid-account")
 
 
 DURATIONS = {1: 1, 86_400: 86_400, "60": 60}

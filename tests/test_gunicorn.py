@@ -15,6 +15,7 @@ from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from http.client import HTTPConnection, IncompleteRead
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote_to_bytes
 
 import pytest
@@ -243,6 +244,27 @@ def error_log_shows(text, argument, exc_info=None):
     )
     assert logging.getLogger("gunicorn.error").filter(record)
     return logging.Formatter("%(message)s").format(record)
+
+
+@pytest.mark.parametrize(
+    ["port", "database_url", "count"],
+    [("80", "", 1), ("80", "sqlite:///profiles.db", 0), ("", "", 0)],
+)
+def test_a_platform_that_forgot_its_database(
+    monkeypatch, caplog, port, database_url, count
+):
+    """With PORT and without DATABASE_URL, the start warns."""
+    start = runpy.run_path(str(ROOT / "gunicorn.conf.py"))["when_ready"]
+    monkeypatch.setenv("PORT", port)
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    start(SimpleNamespace(log=logging.getLogger("start"), LISTENERS=[]))
+    warnings = [
+        line.getMessage() for line in caplog.records if line.levelname != "INFO"
+    ]
+    assert len(warnings) == count
+    for text in warnings:
+        assert "SQLite" in text
+        assert "DATABASE_URL" in text
 
 
 def test_the_error_log_quotes_nothing_of_a_request():
