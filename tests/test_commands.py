@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 
@@ -16,6 +17,7 @@ from databases import driver, execute, fill, on_sqlite
 from serving import ROOT, SESSIONS, Person, named, run
 
 from app import create_app
+from commands import show
 from database import connection
 from models import Session, timestamp
 
@@ -312,3 +314,13 @@ def test_a_process_whose_disk_is_full(sqlite_url, tmp_path):
     assert process.stdout == ""
     assert process.stderr.endswith("\nError: database-unavailable\n")
     assert execute(sqlite_url, "SELECT accountid FROM account") == [("x",)]
+
+
+@pytest.mark.parametrize("output", ["/dev/full", None])
+def test_output_that_cannot_be_written_in_this_process(monkeypatch, output):
+    file = output and open(output, "w")
+    monkeypatch.setattr(sys, "stdout", file)
+    with pytest.raises(click.ClickException, match="^cannot write the output: "):
+        show("text")
+    with suppress(OSError, AttributeError):
+        file.close()

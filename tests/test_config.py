@@ -190,6 +190,8 @@ def test_database_urls(line):
     parsed = config.parse_database_url(url)
     parts = {"engine": parsed.engine, "name": parsed.name, **parsed.server}
     assert {f"{name}={value}" for name, value in parts.items()} >= {*expected}
+    shown = repr(parsed).split()  # without user and password
+    assert {*shown} <= {parsed.engine, parsed.server.get("host"), *parsed.name.split()}
 
 
 # How a connection checks the certificate, and the host's name in it.

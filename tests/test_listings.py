@@ -368,3 +368,15 @@ def explain(word, event):
         plan = db.execute_sql(f"{word} {event.sql}", event.params)
         names = [column[0] for column in plan.description]
         return [dict(zip(names, row, strict=True)) for row in plan.fetchall()]
+
+
+def test_a_long_page_whose_link_cannot_be_read_leaves_no_transaction(app, monkeypatch):
+    fill(Profile, app.config["APPID"], BATCH + 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            rows, "find_next", lambda *_: db.execute_sql("SELECT * FROM none")
+        )
+        with pytest.raises(ServiceError, match="database-unavailable"):
+            list_profiles(ADMINISTRATOR, limit=BATCH + 1)
+    assert not db.in_transaction()
+    assert len(list_profiles(ADMINISTRATOR, limit=BATCH + 1)) == BATCH + 1
