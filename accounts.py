@@ -151,9 +151,9 @@ def end_running(*conditions):
 def delete_account(accountid, appid=None):
     """Delete an account, its profiles and its sessions, or nothing.
 
-    ``appid``: only what is in that application. If the account's own row is gone, what
-    is left is deleted: tables of version 1.3 have no foreign keys. Raises
-    invalid-accountid when there is nothing.
+    ``appid``: only what is in that application. Rows whose account is gone are deleted,
+    too: the tables of version 1.3 have no foreign keys. Raises invalid-accountid when
+    there is nothing.
     """
     if not is_identifier("acct", accountid):
         raise ServiceError("invalid-accountid", 404)

@@ -56,7 +56,7 @@ def create_app(overrides=None):
 
 
 def add_headers(response):
-    """Add the headers that each response has; its id is the request's, or a new one."""
+    """Add the headers that each response has. Without a valid id, make a new one."""
     environ = request.environ
     id = environ.get("HTTP_X_REQUEST_ID", "")
     if not REQUEST_ID.fullmatch(id):

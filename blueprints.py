@@ -25,7 +25,7 @@ BLUEPRINTS = []
 
 
 def endpoint(method, path):
-    """Decorate a view, which gets a blueprint of its own, with the path's last word."""
+    """Decorate a view. It gets a blueprint of its own, named by the end of the path."""
     blueprint = Blueprint(path.rpartition("/")[2], __name__)
     BLUEPRINTS.append(blueprint)
     return blueprint.route(path, methods=[method])

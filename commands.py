@@ -71,7 +71,7 @@ def copy_database(database_url):
             with target.writing():
                 if any(model.select().exists(target) for model in MODELS):
                     raise DatabaseError("has rows already")
-                # A failure of the source is a ServiceError, and passes.
+                # A failure to read the source is a ServiceError, not caught below.
                 for model, rows in batches:
                     copy = model.insert_many(rows, model._meta.sorted_fields)
                     counts[f"{model.TABLE}s"] += copy.as_rowcount().execute(target)

@@ -95,7 +95,7 @@ class SharingWorker(ThreadWorker):
     def handle_request(self, req, conn):
         """Respond, with "Connection: close" if another worker has fewer connections."""
         fewest = min(filter(None, shares), default=self.nr_conns + 1) - 1
-        if self.nr_conns > fewest + 2:  # so that the last two do not move to and fro
+        if self.nr_conns > fewest + 2:  # with less, they would move back and forth
             req.force_close()
         return super().handle_request(req, conn)
 

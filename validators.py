@@ -74,7 +74,7 @@ class Body(Schema):
         unknown = EXCLUDE
 
 
-# \2 is the hyphen of the first place: there are two, or none.
+# \2 is the first hyphen: a day is written with two hyphens or with none.
 ISO_DAY = r"(\d{4}(-?)(?:\d\d\2\d\d|W\d\d\2\d))"
 TIME = r"(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d)?"
 # A fraction comes only after seconds.
