@@ -1,60 +1,68 @@
 """Accounts, their sessions, and the caller of a request."""
 
 import re
-import time
-from collections import namedtuple
 from contextlib import suppress
 from hashlib import sha256
 from secrets import token_hex
 
-from peewee import IntegrityError, fn
+from peewee import SQL, IntegrityError, chunked
 
-from config import appid_or_own
-from database import connection, db, repeated
+from config import settings
+from database import db, repeated, run_sql
 from errors import ServiceError
-from models import Account, Profile, Session, as_objects, now, timestamp
-from rows import find, find_caller, find_or_none, insert, update, write
-from validators import identifier, is_identifier
+from models import Account, Profile, Session, as_object, now, timestamp
+from rows import find, insert, update
+from validators import APPID, new_identifier
 
-BEARER = re.compile("bearer +([0-9a-f]{64})", re.IGNORECASE)
 
-Caller = namedtuple("Caller", "accountid administrator appid")  # of a request
+def appid_or_own(appid):
+    """Return the application of a call, by default the service's own.
+
+    Raises invalid-appid.
+    """
+    if appid is None:
+        return settings()["APPID"]
+    if not isinstance(appid, str) or not re.fullmatch(APPID, appid):
+        raise ServiceError("invalid-appid")
+    return appid
 
 
 def authenticate(authorization, appid):
-    """Return the caller, whose session has neither ended nor expired.
+    """Return the account whose session this is, if it has not ended or expired.
 
     Raises sign-in-required.
     """
-    bearer = BEARER.fullmatch(authorization or "")
+    bearer = re.fullmatch("(?i:bearer) +([0-9a-f]{64})", authorization or "")
     if bearer:
+        sql = """SELECT accountid, administrator
+            FROM session JOIN account USING (accountid, appid)
+            WHERE appid = ? AND tokenHash = ? AND expiresAt > ? AND endedAt IS NULL"""
+        moment = timestamp(now())
         token_hash = sha256(bearer[1].encode()).hexdigest()
-        with connection():
-            row = find_caller(appid, token_hash, timestamp(time.time_ns()))
+        row = run_sql(sql, appid, token_hash, moment).fetchone()
         if row:
-            return Caller(*row, appid)
+            return Account(accountid=row[0], administrator=row[1], appid=appid)
     raise ServiceError("sign-in-required")
 
 
 @repeated
 def create_account(appid=None, *, administrator=False, accountid=None):
-    """Make an account. Raises invalid-appid.
+    """Make an account. If there is one with this accountid, return it as it is.
 
-    If there is one with this accountid, return it as it is.
+    Raises invalid-appid.
     """
     appid = appid_or_own(appid)
-    accountid = accountid or identifier("acct")
+    accountid = accountid or new_identifier("acct")
     made = timestamp(now())
-    account = Account.insert(
-        accountid=accountid,
-        appid=appid,
-        administrator=administrator,
-        createdAt=made,
-        updatedAt=made,
-    )
-    with db.writing():
+    with db.atomic():  # so that nobody deletes it before it is read
         with suppress(IntegrityError):  # it was made with the same key
-            account.execute()
+            Account.create(
+                accountid=accountid,
+                appid=appid,
+                administrator=administrator,
+                createdAt=made,
+                updatedAt=made,
+            )
         return find(Account, accountid, appid)
 
 
@@ -65,7 +73,7 @@ def set_administrator(accountid, *, off=False):
     Raises invalid-accountid.
     """
     find(Account, accountid)
-    with db.writing():
+    with db.atomic():
         update(Account, accountid, {"administrator": not off})
         end_sessions(accountid)
     return find(Account, accountid)
@@ -73,8 +81,8 @@ def set_administrator(accountid, *, off=False):
 
 def list_administrators(appid=None):
     """Find the accounts that are administrators."""
-    appid = appid_or_own(appid)
-    return list_accounts(Account.appid == appid, Account.administrator)
+    is_own = Account.appid == appid_or_own(appid)
+    return list_accounts(is_own & Account.administrator)
 
 
 def find_accounts(email, appid=None):
@@ -82,24 +90,23 @@ def find_accounts(email, appid=None):
 
     Letters may be in any case.
     """
-    appid = appid_or_own(appid)
-    # As bytes, since to MySQL zoe@ and zoë@ are equal.
-    addresses = [
-        fn.HEX(fn.LOWER(address))
-        for address in (Profile.contactEmail, Profile.displayEmail)
-    ]
-    is_owner = fn.HEX(fn.LOWER(email)).in_(addresses)
-    owners = Profile.select(Profile.accountid).where(Profile.appid == appid, is_owner)
-    # SQLite's HEX(NULL) is "": an empty address would find profiles that have none.
-    return list_accounts(Account.accountid.in_(owners), email != "")
+    profiles = Profile.select(
+        Profile.accountid, Profile.contactEmail, Profile.displayEmail
+    ).where(Profile.appid == appid_or_own(appid))
+    owners = {
+        accountid
+        for accountid, *addresses in profiles.tuples().iterator()
+        if email.lower() in [address.lower() for address in addresses if address]
+    }
+    return list_accounts(Account.accountid.in_(owners))
 
 
-def list_accounts(*conditions):
-    """Return the accounts that meet all conditions, the oldest first."""
-    accounts = Account.select().where(*conditions)
+def list_accounts(condition):
+    """Return the accounts that meet a condition, the oldest first."""
+    accounts = Account.select(SQL(Account.COLUMNS)).where(condition)
     ordered = accounts.order_by(Account.createdAt, Account.accountid)
-    with connection():
-        return {"object": "accounts", "data": as_objects(Account, ordered.tuples())}
+    data = [as_object(Account, row) for row in ordered.tuples()]
+    return {"object": "accounts", "data": data}
 
 
 def create_session(accountid, duration):
@@ -109,7 +116,7 @@ def create_session(accountid, duration):
     """
     token = token_hex(32)
     session = {
-        "sessionid": identifier("sess"),
+        "sessionid": new_identifier("sess"),
         "appid": find(Account, accountid)["appid"],
         "accountid": accountid,
         "duration": duration,
@@ -135,43 +142,34 @@ def end_sessions(accountid):
     Raises invalid-accountid.
     """
     appid = find(Account, accountid)["appid"]
-    count = end_running(Session.appid == appid, Session.accountid == accountid)
+    count = end_running((Session.appid == appid) & (Session.accountid == accountid))
     return {"object": "end", "count": count}
 
 
-def end_running(*conditions):
-    """End the sessions that meet all conditions and are running; return how many."""
+@repeated
+def end_running(condition):
+    """End the sessions that meet a condition and are running; return how many."""
     moment = timestamp(now())
-    ended = Session.update(endedAt=moment, updatedAt=moment)
     is_running = Session.endedAt.is_null() & (Session.expiresAt > moment)
-    return write(ended.where(is_running, *conditions))
+    ended = Session.update(endedAt=moment, updatedAt=moment)
+    return ended.where(is_running & condition).execute()
 
 
 @repeated
-def delete_account(accountid, appid=None):
+def delete_account(accountid):
     """Delete an account, its profiles and its sessions, or nothing.
 
-    ``appid``: only what is in that application. Rows whose account is gone are deleted,
-    too: the tables of version 1.3 have no foreign keys. Raises invalid-accountid when
-    there is nothing.
+    Raises invalid-accountid.
     """
-    if not is_identifier("acct", accountid):
-        raise ServiceError("invalid-accountid", 404)
-    with db.writing():
-        account = find_or_none(Account, accountid)
-        if account and appid is None:
-            appid = account["appid"]
-        appid = appid_or_own(appid)
-        if account:  # locked: whoever adds to it waits, and finds that it is gone
-            update(Account, accountid, {})
-        counts = {}
-        for model in (Profile, Session, Account):
+    appid = find(Account, accountid)["appid"]
+    counts = {"object": "deletion", "accountid": accountid}
+    with db.atomic():
+        update(Account, accountid, {})  # locks it: whoever adds to it waits
+        for model in (Profile, Session):
             own = (model.appid == appid) & (model.accountid == accountid)
             counts[f"{model.TABLE}s"] = model.delete().where(own).execute()
-        if not any(counts.values()):
-            raise ServiceError("invalid-accountid", 404)
-    del counts["accounts"]
-    return {"object": "deletion", "accountid": accountid, **counts}
+        Account.delete().where(Account.accountid == accountid).execute()
+    return counts
 
 
 def purge_sessions(days):
@@ -179,13 +177,10 @@ def purge_sessions(days):
 
     A thousand at a time, so that others can write in between. Return how many.
     """
-    cutoff = timestamp(time.time_ns() - days * 86_400 * 10**9)
+    cutoff = timestamp(now() - days * 86_400 * 10**9)
     is_old = (Session.expiresAt <= cutoff) | (Session.endedAt <= cutoff)
+    old = [session.id for session in Session.select(Session.id).where(is_old)]
     count = 0
-    while True:
-        old = Session.select(Session.id).where(is_old).limit(1_000)
-        with connection():
-            ids = [id for (id,) in old.tuples()]
-        if not ids:
-            return {"object": "purge", "count": count}
-        count += write(Session.delete().where(Session.id.in_(ids)))
+    for ids in chunked(old, 1_000):
+        count += repeated(Session.delete().where(Session.id.in_(ids)).execute)()
+    return {"object": "purge", "count": count}

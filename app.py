@@ -2,34 +2,32 @@
 
 import os
 import re
-from contextlib import suppress
 from secrets import token_hex
 
-import orjson
 from flask import Flask, request
-from flask.json.provider import DefaultJSONProvider
 from werkzeug.exceptions import HTTPException
 
 import config
 from blueprints import BLUEPRINTS
 from commands import commands
-from database import db, repeated, use
+from database import (
+    DEFECTS,
+    OUTAGES,
+    db,
+    log_outage,
+    repeated,
+    use_database,
+)
 from errors import HTTP_CODES, ServiceError
 from models import make_tables
 from openapi import description, docs
 
-HEADERS = (
-    ("Cache-Control", "no-store"),
-    ("X-Content-Type-Options", "nosniff"),
-    ("X-Frame-Options", "DENY"),  # since tokens are typed into the page
-)
+HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",  # since tokens are typed into the page
+}
 HEADERS_OF_ERRORS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "2"}}
-REQUEST_ID = re.compile("[A-Za-z0-9._-]{1,128}")
-
-
-class JSONProvider(DefaultJSONProvider):
-    def dumps(self, value, **options):
-        return orjson.dumps(value).decode()
 
 
 def create_app(overrides=None):
@@ -37,36 +35,37 @@ def create_app(overrides=None):
 
     Raises SettingError.
     """
-    overrides = overrides or {}
-    settings = config.load({**os.environ, **overrides})
+    settings = config.load(os.environ | (overrides or {}))
     app = Flask(__name__, static_folder=None)
-    app.config.update(overrides, **settings)
-    app.json = JSONProvider(app)
+    app.config.update(overrides or {}, **settings)
+    # Flask cuts a chunked body here without an error: see read_bytes().
+    app.config["MAX_CONTENT_LENGTH"] = settings["MAXIMUM_POST_DATA_LENGTH"] + 1
+    app.json.sort_keys = False
+    app.json.ensure_ascii = False
     app.url_map.merge_slashes = False  # a redirect would repeat the Host header
     app.after_request(add_headers)
     for blueprint in (*BLUEPRINTS, description, docs, commands):
         app.register_blueprint(blueprint)
     app.register_error_handler(ServiceError, service_error)
     app.register_error_handler(HTTPException, http_error)
-    use(settings["DATABASE_URL"])
-    with suppress(ServiceError):  # the log says why; requests are 503 meanwhile
+    for outage in OUTAGES:
+        app.register_error_handler(outage, database_error)
+    use_database(settings["DATABASE_URL"])
+    try:
         repeated(make_tables)(db)
+    except OUTAGES as error:
+        log_outage(error)  # requests are 503 meanwhile
     db.close()  # before gunicorn forks
     return app
 
 
 def add_headers(response):
     """Add the headers that each response has. Without a valid id, make a new one."""
-    environ = request.environ
-    id = environ.get("HTTP_X_REQUEST_ID", "")
-    if not REQUEST_ID.fullmatch(id):
-        id = token_hex(16)
-    environ["profiles.request_id"] = id
-    headers = response.headers
-    headers.pop("Cache-Control", None)  # which the files of the page have
-    headers.add("X-Request-Id", id)
-    for name, value in HEADERS:
-        headers.add(name, value)
+    request_id = request.environ.get("HTTP_X_REQUEST_ID", "")
+    if not re.fullmatch("[A-Za-z0-9._-]{1,128}", request_id):
+        request_id = token_hex(16)
+    request.environ["profiles.request_id"] = request_id
+    response.headers.update(HEADERS | {"X-Request-Id": request_id})
     return response
 
 
@@ -83,3 +82,11 @@ def http_error(error):
     body, status, _ = service_error(ServiceError(code, error.code))
     _, *headers = error.get_headers()  # the first is the type
     return body, status, headers
+
+
+def database_error(error):
+    """Return 503: the database is away, full, read-only, locked or incomplete."""
+    if isinstance(error, DEFECTS):
+        raise error  # Flask logs it, and answers 500
+    log_outage(error)
+    return service_error(ServiceError("database-unavailable"))

@@ -4,179 +4,234 @@ import json
 import os
 import sys
 from contextlib import closing
-from functools import wraps
 
 import click
 from flask import Blueprint
-from peewee import DatabaseError
+from peewee import chunked
 
 import accounts
 import operations
-from config import parse_database_url, settings
-from database import ENGINES, connection, db, is_of_database, repeated
+from config import example_body, parse_database_url
+from database import ENGINES, OUTAGES, db, reason_of, repeated
 from errors import SettingError
-from models import MODELS, Account, make_tables
-from rows import read_tables
-from validators import example_body
-
-ACCOUNTID = click.Argument(["accountid"])
-APPID = click.Option(["--appid"], help="The application.  [default: the service's own]")
-COPIED_AT_ONCE = 100  # rows: with bodies of 64 KB a statement stays below 16 MB
-PEOPLE = ("Eve", "Bob", "Ada")  # of the demo, as long as the name in the examples
+from models import MODELS, Account, make_tables, read_tables
 
 commands = Blueprint("commands", __name__, cli_group=None)
 
 
-def command(function, *parameters):
-    """Make a function a command of its name, with its docstring as help."""
+class Command(click.Command):
+    """A command that prints what its function returns, and an outage as one line."""
 
-    @commands.cli.command(params=[*parameters])
-    @wraps(function)
-    def invoke(**options):
-        allow_long_statements(db)
-        result = function(**options)
-        show(result if isinstance(result, str) else json.dumps(result))
-
-
-def allow_long_statements(engine):
-    """Wait for the end of each statement, where a request would wait for 10 seconds."""
-    engine.close()
-    engine.connect_params.pop("read_timeout", None)  # of MySQL
+    def invoke(self, context):
+        db.connect_params.pop("read_timeout", None)  # a request waits for 10 seconds
+        try:
+            result = super().invoke(context)
+        except OUTAGES as error:
+            message = f"database-unavailable: {reason_of(error)}"
+            raise click.ClickException(message) from error
+        if result:
+            click.echo(json.dumps(result))
 
 
-def show(text):
-    """Print what is stored by now. Raises ClickException when it cannot be written."""
-    if not sys.stdout:
-        raise click.ClickException("cannot write the output: it is closed")
-    try:
-        click.echo(text)
-    except OSError as error:
-        sys.stdout = None  # or Python tries again at its end
-        text = f"cannot write the output: {error.strerror}"
-        raise click.ClickException(text) from error
+commands.cli.command_class = Command
+command = commands.cli.command
+accountid_argument = click.argument("accountid")
+appid_option = click.option(
+    "--appid", help="The application. Default: the service's own."
+)
 
 
+@command()
+@appid_option
+@click.option("--administrator", is_flag=True, help="Make it an administrator.")
+def create_account(appid, administrator):
+    """Make an account and print it.
+
+    Example: flask create-account --administrator
+    """
+    return accounts.create_account(appid, administrator=administrator)
+
+
+@command()
+@accountid_argument
+@click.option(
+    "--duration",
+    type=click.IntRange(1, 2**31 - 1),
+    default=28_800,
+    show_default=True,
+    help="How long the session lasts, in seconds.",
+)
+def create_session(accountid, duration):
+    """Make a session of an account and print it with its token.
+
+    The token is not shown again.
+
+    Example: flask create-session acct_9b1d4e6f8a2c7035 --duration 3600
+    """
+    return accounts.create_session(accountid, duration)
+
+
+@command()
+@appid_option
+def list_administrators(appid):
+    """Print the accounts that are administrators.
+
+    Example: flask list-administrators
+    """
+    return accounts.list_administrators(appid)
+
+
+@command()
+@click.argument("email")
+@appid_option
+def find_accounts(email, appid):
+    """Print the accounts that have a profile with this e-mail address.
+
+    Letters may be in any case.
+
+    Example: flask find-accounts ada@example.com
+    """
+    return accounts.find_accounts(email, appid)
+
+
+@command()
+@accountid_argument
+@click.option("--off", is_flag=True, help="Make it an ordinary account again.")
+def set_administrator(accountid, off):
+    """Make an account an administrator and print it. Its sessions are ended.
+
+    Example: flask set-administrator acct_9b1d4e6f8a2c7035
+    """
+    return accounts.set_administrator(accountid, off=off)
+
+
+@command()
+@click.argument("sessionid")
+def end_session(sessionid):
+    """End a session at once and print it.
+
+    Example: flask end-session sess_5c8e1f7a2b904d36
+    """
+    return accounts.end_session(sessionid)
+
+
+@command()
+@accountid_argument
+def end_sessions(accountid):
+    """End all running sessions of an account at once; print how many.
+
+    Example: flask end-sessions acct_9b1d4e6f8a2c7035
+    """
+    return accounts.end_sessions(accountid)
+
+
+@command()
+@accountid_argument
+def delete_account(accountid):
+    """Delete an account, its profiles and its sessions; print how many.
+
+    Example: flask delete-account acct_9b1d4e6f8a2c7035
+    """
+    return accounts.delete_account(accountid)
+
+
+@command()
+@click.option(
+    "--days",
+    type=click.IntRange(0, 36_500),
+    default=30,
+    show_default=True,
+    help="How many days ago a session must have ended or expired.",
+)
+def purge_sessions(days):
+    """Delete the sessions that ended or expired long ago; print how many.
+
+    Example: flask purge-sessions --days 7
+    """
+    return accounts.purge_sessions(days)
+
+
+@command()
+def init_db():
+    """Make the missing tables. Fail when a table lacks a column.
+
+    It is safe to repeat.
+
+    Example: flask init-db
+    """
+    repeated(make_tables)(db)
+    read_tables()
+    return {"object": "database"}
+
+
+@command()
+@click.argument("database_url")
 def copy_database(database_url):
-    """Copy all that the configured database holds into an empty one. Or nothing.
+    """Copy the whole configured database into an empty one, or nothing.
 
-    What is copied was there at one moment.
+    Stop the service first. An error with DATABASE_URL= is about the new database.
+
+    Example: flask copy-database mysql://user:password@host/name
     """
     url = parse_database_url(database_url)
     target = ENGINES[url.engine](url)
-    allow_long_statements(target)
-    counts = {f"{model.TABLE}s": 0 for model in MODELS}
-    with closing(read_everything()) as batches, closing(target):
+    target.connect_params.pop("read_timeout", None)
+    counts = {f"{model.TABLE}s": model.select().count() for model in MODELS}
+    with closing(target):
         try:
             make_tables(target)
-            with target.writing():
-                if any(model.select().exists(target) for model in MODELS):
-                    raise DatabaseError("has rows already")
-                # A failure to read the source is a ServiceError, not caught below.
-                for model, rows in batches:
-                    copy = model.insert_many(rows, model._meta.sorted_fields)
-                    counts[f"{model.TABLE}s"] += copy.as_rowcount().execute(target)
-                    if sys.stderr and sys.stderr.isatty():
-                        click.echo(f"\r{sum(counts.values())} rows", err=True, nl=False)
-        except Exception as error:
-            if not is_of_database(error):
-                raise
-            reason = str(error).partition(" for user ")[0]
-            raise SettingError(
-                "DATABASE_URL", f"{target.kind}://***", reason
-            ) from error
+            if any(model.select().exists(target) for model in MODELS):
+                raise SettingError("DATABASE_URL", "***", "it has rows already")
+        except OUTAGES as error:
+            reason = reason_of(error).partition(" for user ")[0]
+            raise SettingError("DATABASE_URL", "***", reason) from error
+        bar = click.progressbar(
+            length=sum(counts.values()),
+            file=sys.stderr,
+            hidden=not sys.stderr.isatty(),
+        )
+        with target.atomic(), bar:
+            copy_rows(target, bar)
     return {"object": "copy", **counts}
 
 
-def read_everything():
-    """Yield models with lists of their rows, all of one moment of the database."""
-    with connection(), db.atomic(db.one_moment):
-        for model in MODELS:
-            key = model._meta.primary_key
-            ordered = model.select().order_by(key).limit(COPIED_AT_ONCE)
-            last = "" if model is Account else 0
-            while rows := list(ordered.where(key > last).tuples()):
-                yield model, rows
-                last = rows[-1][0]
+def copy_rows(target, bar):
+    for model in MODELS:
+        rows = model.select().dicts().iterator()
+        for some in chunked(rows, 100):  # with bodies of 64 KB below 16 MB
+            model.insert_many(some).execute(target)
+            bar.update(len(some))
 
 
-def init_db():
-    """Make the missing tables; fail when a table lacks a column."""
-    repeated(make_tables)(db)
-    read_tables()
-    return {"object": "database", "engine": db.kind}
-
-
+@command()
 def demo():
-    """Make a few accounts with profiles, and print curl lines to try them."""
-    example = example_body(settings())
-    for name in PEOPLE:  # the lines below are for the last one
+    """Make a few accounts with profiles, and print curl lines to try them.
+
+    The lines hold tokens: not for production.
+
+    Example: flask demo
+    """
+    body = example_body()
+    for _ in range(3):  # the lines below are for the last one
         owner = accounts.create_account()["accountid"]
-        caller = accounts.Caller(owner, False, settings()["APPID"])
-        body = {
-            field: text.replace("Ada", name).replace("ada", name.lower())
-            for field, text in example.items()
-        }
+        caller = Account.get_by_id(owner)
         profileid = operations.create_profile(caller, owner, body)["profileid"]
-    administrator = accounts.create_account(administrator=True)
-    user = authorization(owner)
-    admin = authorization(administrator["accountid"])
+    administrator = accounts.create_account(administrator=True)["accountid"]
+    user_session = accounts.create_session(owner, 28_800)
+    administrator_session = accounts.create_session(administrator, 28_800)
+    user = f"-H 'Authorization: Bearer {user_session['token']}'"
+    admin = f"-H 'Authorization: Bearer {administrator_session['token']}'"
     page = f"http://127.0.0.1:{os.environ.get('FLASK_RUN_PORT', 5000)}/"
-    api = f"{page}api"
     form = " ".join(f"--data-urlencode '{name}={body[name]}'" for name in body)
-    return f"""\
+    click.echo(f"""\
 Made an administrator and three accounts with a profile each. With the service running
 (flask run), paste any of these into another terminal, or a token into its page, {page}
 
 # as a user: update-profile (the same values: only updatedAt changes), create-profile
-curl -X PATCH {user} {form} '{api}/user/update-profile?profileid={profileid}'
-curl -X POST {user} {form} -d default=true '{api}/user/create-profile?accountid={owner}'
+curl -X PATCH {user} {form} '{page}api/user/update-profile?profileid={profileid}'
+curl -X POST {user} {form} -d default=true '{page}api/user/create-profile?accountid={owner}'
 
 # as the administrator: sessions, profiles
-curl {admin} '{api}/administrator/sessions'
-curl {admin} '{api}/administrator/profiles?limit=2'
-"""
-
-
-def authorization(accountid):
-    """Return curl's option for a new session of the account."""
-    session = accounts.create_session(accountid, 28_800)
-    return f"-H 'Authorization: Bearer {session['token']}'"
-
-
-command(
-    accounts.create_account,
-    APPID,
-    click.Option(["--administrator"], is_flag=True, help="Make it an administrator."),
-)
-command(
-    accounts.create_session,
-    ACCOUNTID,
-    click.Option(
-        ["--duration"],
-        type=click.IntRange(1, 2**31 - 1),
-        default=28_800,
-        help="In seconds.  [28800]",
-    ),
-)
-command(accounts.list_administrators, APPID)
-command(accounts.find_accounts, click.Argument(["email"]), APPID)
-command(
-    accounts.set_administrator,
-    ACCOUNTID,
-    click.Option(["--off"], is_flag=True, help="Make it an ordinary account again."),
-)
-command(accounts.end_session, click.Argument(["sessionid"]))
-command(accounts.end_sessions, ACCOUNTID)
-command(accounts.delete_account, ACCOUNTID, APPID)
-command(
-    accounts.purge_sessions,
-    click.Option(
-        ["--days"],
-        type=click.IntRange(0, 36_500),
-        default=30,
-        help="How long ago.  [30]",
-    ),
-)
-command(copy_database, click.Argument(["database_url"]))
-command(init_db)
-command(demo)
+curl {admin} '{page}api/administrator/sessions'
+curl {admin} '{page}api/administrator/profiles?limit=2'
+""")  # noqa: E501

@@ -5,12 +5,12 @@ import re
 import ssl
 from collections import namedtuple
 from pathlib import Path
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from flask import current_app
 
 from errors import SettingError
-from validators import APPID, CATALOGUE, checked_appid
+from validators import APPID, CATALOGUE, profile_schema
 
 LENGTHS = {  # of the fields that have a least and a most length
     "full-name": "PROFILE_FULL_NAME_LENGTH",
@@ -31,17 +31,16 @@ URLS = (
     "mysql://user:password@host/name, percent-encoded; TLS is ?ssl-mode=REQUIRED, "
     "VERIFY_CA or VERIFY_IDENTITY, with &ssl-ca=file"
 )
-SQLITE = re.compile("sqlite:///(?!:memory:$)([^?#]*[^?#/])")
-MYSQL = re.compile(r"(mysql2?|mariadb)(\+pymysql)?")
-TLS_MODES = ("DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
+SQLITE = "sqlite:///(?!:memory:$)([^?#]*[^?#/])"
+MYSQL = r"(mysql2?|mariadb)(\+pymysql)?"
+TLS_MODES = "DISABLED PREFERRED REQUIRED VERIFY_CA VERIFY_IDENTITY".split()
 
 
-class DatabaseURL(namedtuple("DatabaseURL", "engine name server", defaults=[{}])):
+class DatabaseURL(namedtuple("DatabaseURL", "engine name server")):
     """A database: a SQLite file, or a MySQL database and PyMySQL's options for it."""
 
-    def __repr__(self):  # what may be shown: no user, no password
-        shown = self.engine, self.server.get("host"), self.name
-        return " ".join(filter(None, shown))
+    def __repr__(self):  # without the user and the password
+        return f"{self.engine}://***"
 
 
 def settings():
@@ -49,12 +48,20 @@ def settings():
     return current_app.config
 
 
-def appid_or_own(appid):
-    """Return the application of a call, by default the service's own.
+def configured_schema(names=None, *, creating):
+    """Return the schema of a profile with these fields, or else the configured ones."""
+    fields = settings()["USER_PROFILE_FIELDS"] if names is None else tuple(names)
+    return profile_schema(fields, settings()["PROFILE_LENGTHS"], creating=creating)
 
-    Raises invalid-appid.
-    """
-    return settings()["APPID"] if appid is None else checked_appid(appid)
+
+def example_body():
+    """Return a body of the configured fields with allowed values."""
+    bounds = dict(settings()["PROFILE_LENGTHS"])
+    body = {}
+    for name in settings()["USER_PROFILE_FIELDS"]:
+        least, most = bounds.get(name, (0, None))
+        body[name] = CATALOGUE[name].example.ljust(least, ".")[:most]
+    return body
 
 
 def load(variables):
@@ -74,8 +81,8 @@ def load(variables):
         checked[name] = int(value)
     checked["PROFILE_LENGTHS"] = checked_lengths(checked)
     checked["APPID"] = appid = given.get("APPID", "default")
-    if not APPID.fullmatch(appid):
-        raise SettingError("APPID", appid, f"must match {APPID.pattern}")
+    if not re.fullmatch(APPID, appid):
+        raise SettingError("APPID", appid, f"must match {APPID}")
     fields = given.get("USER_PROFILE_FIELDS", "contact-email,full-name")
     checked["USER_PROFILE_FIELDS"] = field_names(fields)
     url = given.get("DATABASE_URL", "sqlite:///profiles.db")
@@ -97,7 +104,7 @@ def checked_lengths(numbers):
 
 def field_names(listed):
     names = tuple(name.strip() for name in listed.split(","))
-    if not set(names) <= CATALOGUE.keys() or len(set(names)) < len(names):
+    if sorted(names) != sorted(CATALOGUE.keys() & names):
         reason = f"must name each field once, of {', '.join(CATALOGUE)}"
         raise SettingError("USER_PROFILE_FIELDS", listed, reason)
     return names
@@ -108,11 +115,11 @@ def parse_database_url(value):
     try:
         if not unquote(value, errors="strict").isprintable():
             raise ValueError
-        file = SQLITE.fullmatch(value)
+        file = re.fullmatch(SQLITE, value)
         if not file:
             return parse_mysql_url(value)
         path = Path(__file__).parent / unquote(file[1])
-        return DatabaseURL("sqlite", str(path))
+        return DatabaseURL("sqlite", str(path), {})
     except (ValueError, OSError):  # whose text would show a part of the password
         raise SettingError("DATABASE_URL", "***", URLS) from None
 
@@ -120,7 +127,7 @@ def parse_database_url(value):
 def parse_mysql_url(value):
     url = urlsplit(value)
     name = unquote(url.path[1:])
-    is_complete = MYSQL.fullmatch(url.scheme) and url.hostname and name
+    is_complete = re.fullmatch(MYSQL, url.scheme) and url.hostname and name
     # Of a password with an "@", "/", "?" or "#" that is not encoded, the rest is here.
     is_broken = "@" in url.path + unquote(url.query) or "/" in name or url.fragment
     if not is_complete or is_broken or url.port == 0:
@@ -139,22 +146,17 @@ def parse_mysql_url(value):
 def tls_options(query):
     """Return PyMySQL's options for the TLS that a URL's query asks for.
 
-    The strictest mode counts. Raises ValueError for any other option about TLS, and
+    Raises ValueError for another option about TLS, or one that is given twice, and
     OSError for a file that holds no certificate.
     """
-    modes = []
-    ca = None
-    for key, value in parse_qsl(query, keep_blank_values=True):
-        name = re.sub("[_-]", "", key).lower()
-        if name == "sslmode":
-            modes.append(value.upper())
-        elif name == "sslca" and value:
-            modes.append("VERIFY_CA")
-            ca = value
-        elif re.search("ssl|tls|certificate", name):
-            raise ValueError
-    mode = max(modes, key=TLS_MODES.index, default="PREFERRED")
-    if mode == "PREFERRED":
+    given = parse_qs(query, keep_blank_values=True)
+    [mode] = given.pop("ssl-mode", ["PREFERRED"])
+    [ca] = given.pop("ssl-ca", [None])
+    is_unclear = ca == "" or (ca and mode == "DISABLED")
+    is_unknown = re.search("ssl|tls|cert", " ".join(given).lower())
+    if mode not in TLS_MODES or is_unclear or is_unknown:
+        raise ValueError
+    if mode == "PREFERRED" and not ca:
         return {}
     if mode == "DISABLED":
         return {"ssl_disabled": True}
@@ -162,6 +164,6 @@ def tls_options(query):
     # Since Python 3.13 the certificates that MySQL makes for itself are refused.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.check_hostname = mode == "VERIFY_IDENTITY"
-    if mode == "REQUIRED":
+    if mode == "REQUIRED" and not ca:
         context.verify_mode = ssl.CERT_NONE
     return {"ssl": context}

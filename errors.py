@@ -11,7 +11,12 @@ STATUSES = {  # of the codes; others are 400, or 404 for an identifier that is u
     "database-unavailable": 503,
 }
 # What Flask refuses by itself, by its status; the rest is bad-request.
-HTTP_CODES = {404: "not-found", 405: "method-not-allowed", 500: "internal-error"}
+HTTP_CODES = {
+    404: "not-found",
+    405: "method-not-allowed",
+    413: "body-too-large",
+    500: "internal-error",
+}
 
 
 class ServiceError(ClickException):  # a command prints it as one line
@@ -27,7 +32,5 @@ class SettingError(ClickException):
     """A setting that is refused. The message is one line: variable, value, reason."""
 
     def __init__(self, name, value, reason):
-        shown = str(value)
-        if not shown.isprintable():
-            shown = repr(value)
+        shown = value if str(value).isprintable() else repr(value)
         super().__init__(f"{name}={shown}: {reason}")

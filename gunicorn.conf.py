@@ -6,9 +6,9 @@ import re
 import socket
 import struct
 import sys
+import time
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from mmap import mmap
 from urllib.parse import quote
 
 from gunicorn.glogging import Logger
@@ -17,7 +17,6 @@ from gunicorn.workers.gthread import ThreadWorker
 from config import load
 from errors import SettingError
 
-SILENT_SECONDS = 5  # how long a thread waits for a client to send or to read more
 QUOTING = (  # how gunicorn's messages begin that quote a request
     "Invalid request from",
     "Ignored premature client",
@@ -39,65 +38,46 @@ preload_app = True  # a bad setting ends the start, and the workers share memory
 control_socket_disable = True  # nothing uses it
 sendfile = False  # so that gunicorn counts the bytes it sends
 
-CORES = []  # the processors that may be used
+CORES = []  # for the workers to keep to, when there is one for each core
 if hasattr(os, "sched_getaffinity"):  # on Linux
-    CORES = sorted(os.sched_getaffinity(0))
-# For each worker the number of its connections, plus 1, in memory that they all share.
-# It is 0 for a worker that is gone, or has not counted yet. During a reload there are
-# twice as many workers; two that share a place by chance overwrite each other.
-shares = memoryview(mmap(-1, 8 * workers)).cast("i")
+    allowed = os.sched_getaffinity(0)
+    if workers >= len(allowed):
+        CORES = sorted(allowed)
 
 
 def when_ready(server):
-    """Name the database, and let silent clients time out."""
-    server.log.info("Database: %s", settings["DATABASE_URL"])
+    """Warn of a platform without a database, and let silent clients time out."""
     if os.environ.get("PORT") and not os.environ.get("DATABASE_URL"):
         server.log.warning(
             "DATABASE_URL is not set. SQLite is used: on most platforms the file is "
             "lost with each deployment. Set DATABASE_URL to a MySQL database."
         )
-    seconds = struct.pack("ll", SILENT_SECONDS, 0)
+    seconds = struct.pack("ll", 5, 0)  # how long a thread waits for a client
     for listener in server.LISTENERS:  # whose connections inherit it, on Linux
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             listener.sock.setsockopt(socket.SOL_SOCKET, option, seconds)
 
 
 def pre_fork(server, worker):
-    """Choose the core that the fewest others have, and forget all shares.
-
-    The workers that live write theirs again within a second.
-    """
-    for number in range(len(shares)):
-        shares[number] = 0
+    """Choose the core that the fewest others have."""
     taken = [other.core for other in server.WORKERS.values()]
     worker.core = min(CORES, key=taken.count, default=None)
-    worker.is_pinned = CORES and server.num_workers >= len(CORES)
 
 
 def post_worker_init(worker):
-    """Keep to one core when there is a worker for each: a tenth faster, or more."""
-    if worker.is_pinned:
+    """Keep to one core: a tenth faster, or more."""
+    if CORES:
         with suppress(OSError):  # the machine may allow no choice, or fewer by now
             os.sched_setaffinity(0, {worker.core})
 
 
-class SharingWorker(ThreadWorker):
-    """Closes connections beyond its share: one worker often gets all of a client's.
+class PatientWorker(ThreadWorker):
+    """Leaves a new connection to a worker that has fewer: one often takes them all."""
 
-    It uses names of gunicorn that its pages do not explain: see CONTRIBUTING.md.
-    """
-
-    def notify(self):
-        """Write down its share. gunicorn calls this at least each second."""
-        shares[self.age % len(shares)] = self.nr_conns + 1 if self.alive else 0
-        super().notify()
-
-    def handle_request(self, req, conn):
-        """Respond, with "Connection: close" if another worker has fewer connections."""
-        fewest = min(filter(None, shares), default=self.nr_conns + 1) - 1
-        if self.nr_conns > fewest + 2:  # with less, they would move back and forth
-            req.force_close()
-        return super().handle_request(req, conn)
+    def accept(self, listener):
+        """Accept a connection, if no other worker was faster. gunicorn calls this."""
+        time.sleep(min(self.nr_conns, 10) * 0.00002)
+        super().accept(listener)
 
 
 class LogfmtLogger(Logger):
@@ -146,5 +126,5 @@ def without_contents(record):
 
 # Not addFilter: at a reload this file is read again.
 logging.getLogger("gunicorn.error").filters = [without_contents]
-worker_class = SharingWorker
+worker_class = PatientWorker
 logger_class = LogfmtLogger

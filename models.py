@@ -2,6 +2,7 @@
 
 import time
 from datetime import UTC, datetime
+from functools import cache, partial
 
 import peewee
 from peewee import SQL, BigIntegerField, BooleanField, IntegerField, TextField
@@ -12,10 +13,9 @@ latest = 0  # what now() returned last
 
 
 def now():
-    """Return nanoseconds since 1970, UTC.
+    """Return nanoseconds since 1970, UTC, in a thread more with each call.
 
-    In a thread, each call returns more than the last. Two threads or processes can get
-    the same: then insert() tries again.
+    Two threads or processes can get the same: then insert() tries again.
     """
     global latest
     latest = moment = max(latest + 1, time.time_ns())
@@ -37,17 +37,17 @@ class AsciiField(TextField):
     field_type = "ASCII"
 
 
-# Each constraint below is also an index, of the name that read_rows() in rows.py uses.
+OptionalText = partial(TextField, null=True)
+
+# Each constraint below is also an index; read_rows() in rows.py names some of them.
 OWNER = SQL("FOREIGN KEY (appid, accountid) REFERENCES account (appid, accountid)")
 
 
 class Account(db.Model):
     TABLE = "account"
     PREFIX = "acct"
-    PUBLIC_ID = "accountid"
-    PROPERTIES = """
-        accountid object appid administrator profileid createdAt updatedAt
-        """.split()
+    COLUMNS = """accountid, NULL AS object, appid, administrator, profileid, createdAt,
+        updatedAt"""
 
     accountid = AsciiField(primary_key=True)
     appid = AsciiField()
@@ -75,23 +75,21 @@ class Owned(db.Model):
 class Profile(Owned):
     TABLE = "profile"
     PREFIX = "prof"
-    PUBLIC_ID = "profileid"
-    PROPERTIES = """
-        profileid object appid accountid companyName fullName contactEmail displayEmail
-        displayName phone occupation location dob website fields createdAt updatedAt
-        """.split()
+    COLUMNS = """profileid, NULL AS object, appid, accountid, companyName, fullName,
+        contactEmail, displayEmail, displayName, phone, occupation, location, dob,
+        website, NULL AS fields, createdAt, updatedAt"""
 
     profileid = AsciiField()
-    companyName = TextField(null=True)
-    fullName = TextField(null=True)
-    contactEmail = TextField(null=True)
-    displayEmail = TextField(null=True)
-    displayName = TextField(null=True)
-    phone = TextField(null=True)
-    occupation = TextField(null=True)
-    location = TextField(null=True)
-    dob = TextField(null=True)
-    website = TextField(null=True)
+    companyName = OptionalText()
+    fullName = OptionalText()
+    contactEmail = OptionalText()
+    displayEmail = OptionalText()
+    displayName = OptionalText()
+    phone = OptionalText()
+    occupation = OptionalText()
+    location = OptionalText()
+    dob = OptionalText()
+    website = OptionalText()
 
     class Meta:
         constraints = [
@@ -105,11 +103,8 @@ class Profile(Owned):
 class Session(Owned):
     TABLE = "session"
     PREFIX = "sess"
-    PUBLIC_ID = "sessionid"
-    PROPERTIES = """
-        sessionid object appid accountid duration csrfToken expiresAt lastVerifiedAt
-        ended createdAt updatedAt
-        """.split()
+    COLUMNS = """sessionid, NULL AS object, appid, accountid, duration, csrfToken,
+        expiresAt, lastVerifiedAt, endedAt AS ended, createdAt, updatedAt"""
 
     sessionid = AsciiField()
     tokenHash = AsciiField()
@@ -133,37 +128,30 @@ MODELS = (Account, Profile, Session)  # owners first, since a copy makes them fi
 
 
 def make_tables(engine):
-    """Make the missing tables of a database, each with its indexes in one statement.
-
-    If several processes add an index later, a group of MySQL servers stops.
-    """
-    if engine.kind == "sqlite":
-        engine.pragma("journal_mode", "wal")
-    tables = engine.get_tables()
+    """Make the missing tables of a database, each with its indexes in one statement."""
     for model in MODELS:
-        if model.TABLE not in tables:
-            peewee.SchemaManager(model, engine).create_table()
+        peewee.SchemaManager(model, engine).create_table()
 
 
-def public_columns(model):
-    """Return the columns that are read for an object: all but the hash of a token."""
-    return [name for name in model._meta.sorted_field_names if name != "tokenHash"]
+def read_tables():
+    """Read every column of each table. The error names a column that is missing."""
+    for model in MODELS:
+        model.select().first()
 
 
-def as_objects(model, rows):
-    """Return rows of the public columns as the interface's objects."""
-    columns = public_columns(model)
-    moment = timestamp(time.time_ns())
-    blank = dict.fromkeys(model.PROPERTIES)  # in their order
-    blank["object"] = model.TABLE
-    objects = []
-    for row in rows:
-        each = blank | dict(zip(columns, row))  # noqa: B905 (strict takes time)
-        each.pop("id", None)
-        if model is Account:  # both databases store a boolean as a number
-            each["administrator"] = bool(each["administrator"])
-        if model is Session:
-            ended_at = each.pop("endedAt")
-            each["ended"] = bool(ended_at) or each["expiresAt"] <= moment
-        objects.append(each)
-    return objects
+@cache
+def properties_of(model):
+    """Return the names of the COLUMNS, which are the properties of the object."""
+    return [column.split()[-1] for column in model.COLUMNS.split(",")]
+
+
+def as_object(model, values):
+    """Return values of the COLUMNS, in their order, as the interface's object."""
+    found = dict(zip(properties_of(model), values, strict=True))
+    found["object"] = model.TABLE
+    if model is Account:  # both databases store a boolean as a number
+        found["administrator"] = bool(found["administrator"])
+    if model is Session:
+        has_expired = found["expiresAt"] <= timestamp(now())
+        found["ended"] = has_expired or found["ended"] is not None
+    return found

@@ -8,8 +8,7 @@ from apispec.ext.marshmallow import MarshmallowPlugin
 from flask import Blueprint, Response, redirect
 from flask_swagger_ui import get_swaggerui_blueprint
 
-from config import settings
-from validators import example_body, profile_schema
+from config import configured_schema, example_body, settings
 
 DOCUMENT = Path(__file__).with_name("openapi.json").read_text("utf-8")
 
@@ -27,7 +26,7 @@ docs.url_prefix = "/docs"  # where it is
 def description_endpoint():
     values = {
         "$PAGE_SIZE": settings()["PAGE_SIZE"],
-        "$EXAMPLE": example_body(settings()),
+        "$EXAMPLE": example_body(),
         "$CREATE_PROFILE": body_schema(creating=True),
         "$UPDATE_PROFILE": body_schema(creating=False),
     }
@@ -45,7 +44,6 @@ def front_endpoint():
 
 def body_schema(*, creating):
     """Return the JSON schema of the body that creates or updates a profile."""
-    fields = settings()["USER_PROFILE_FIELDS"]
-    schema = profile_schema(fields, settings()["PROFILE_LENGTHS"], creating=creating)
+    schema = configured_schema(creating=creating)
     spec = APISpec("", "", "3.1.0", plugins=[MarshmallowPlugin()])
     return spec.components.schema("Body", schema=schema).schemas["Body"]

@@ -6,23 +6,16 @@ A caller is any object with ``accountid`` and ``administrator``; one that has an
 
 import re
 from hashlib import sha256
-from itertools import chain
 
 from marshmallow import ValidationError
 
 import accounts
 import rows
-from config import appid_or_own, settings
+from accounts import appid_or_own
+from config import configured_schema, settings
 from errors import ServiceError
 from models import Account, Profile, Session
-from validators import (
-    LARGEST_INTEGER,
-    identifier,
-    is_identifier,
-    profile_schema,
-)
-
-IDEMPOTENCY_KEY = re.compile("[ -~]{1,255}")
+from validators import LARGEST_INTEGER, is_identifier, new_identifier
 
 
 def update_profile(caller, profileid, body, *, appid=None, user_profile_fields=None):
@@ -36,7 +29,7 @@ def update_profile(caller, profileid, body, *, appid=None, user_profile_fields=N
     profile = rows.find(Profile, profileid, appid)
     if profile["accountid"] != caller.accountid or not has_rights(caller, appid):
         raise ServiceError("invalid-account")
-    changes = checked_fields(body, user_profile_fields, creating=False)
+    changes = load_profile(body, user_profile_fields, creating=False)
     return profile | rows.update(Profile, profileid, changes)
 
 
@@ -61,80 +54,89 @@ def create_profile(
     if accountid != caller.accountid or not has_rights(caller, appid):
         rows.find(Account, accountid, appid)  # raises when it is unknown
         raise ServiceError("invalid-account")
-    try:
-        values = checked_fields(body, user_profile_fields, creating=True)
-        values["profileid"] = keyed("prof", idempotency_key, appid, accountid)
-    except ServiceError:
-        rows.find(Account, accountid, appid)  # an unknown account comes first
-        raise
+    values = load_profile(body, user_profile_fields, creating=True)
     default = values.pop("default", None)
-    values |= {"appid": appid, "accountid": accountid}
+    profileid = identifier_for_key("prof", idempotency_key, appid, accountid)
+    values |= {"profileid": profileid, "appid": appid, "accountid": accountid}
     is_default = default == "true" or default is True
     profile = rows.insert(Profile, values, default=is_default)
-    if (profile["appid"], profile["accountid"]) != (appid, accountid):
+    if profile["accountid"] != accountid:
         raise ServiceError("invalid-idempotency-key")  # two keys with one hash
     return profile
 
 
-def keyed(prefix, key, *scope):
-    """Return a new identifier; for the same key in a scope always the same one."""
+def load_profile(body, names, *, creating):
+    """Return the values by property, and ``default``.
+
+    Raises invalid-body or a field's code.
+    """
+    schema = configured_schema(names, creating=creating)
+    try:
+        return schema.load({} if body is None else body)
+    except ValidationError as error:
+        first, *_ = error.messages_dict.values()  # in the order of the fields
+        raise ServiceError(first[0]) from None
+
+
+def identifier_for_key(prefix, key, *scope):
+    """Return a new identifier; for the same key in a scope always the same one.
+
+    Raises invalid-idempotency-key.
+    """
     if key is None:
-        return identifier(prefix)
-    if not isinstance(key, str) or not IDEMPOTENCY_KEY.fullmatch(key):
+        return new_identifier(prefix)
+    if not isinstance(key, str) or not re.fullmatch("[ -~]{1,255}", key):
         raise ServiceError("invalid-idempotency-key")
     digest = sha256(" ".join((*scope, key)).encode()).hexdigest()
     return f"{prefix}_{digest[:16]}"
 
 
-def list_profiles(caller, *, appid=None, **query):
+def list_profiles(caller, **query):
     """Return the application's profiles, newest first, or None when there is none.
 
-    ``query``: accountid, all, limit, offset and after, as in the API. Raises
+    ``query``: appid, accountid, all, limit, offset and after, as in the API. Raises
     administrator-required, invalid-limit, invalid-offset, invalid-after or
     invalid-appid.
     """
-    return whole(read_listing(Profile, caller, appid, **query))
+    return read_listing(Profile, caller, **query)
 
 
-def list_sessions(caller, *, appid=None, **query):
+def list_sessions(caller, **query):
     """Return the application's sessions, as list_profiles returns the profiles."""
-    return whole(read_listing(Session, caller, appid, **query))
+    return read_listing(Session, caller, **query)
 
 
-def whole(page):
-    """Return all objects of a page, or None when there is none."""
-    return [*page.first, *chain.from_iterable(page.rest)] or None
+def read_listing(model, caller, **query):
+    batches, _ = open_listing(model, caller, **query)
+    return [found for objects in batches for found in objects] or None
 
 
-def read_listing(
+def open_listing(
     model,
     caller,
-    appid,
     *,
+    appid=None,
     accountid=None,
     all=None,
     limit=None,
     offset=None,
     after=None,
 ):
-    """Return a page of a listing. Raises what list_profiles does.
+    """Return lists of objects, and the identifier that the next page comes after.
 
-    A number may be a text. None is not given.
+    That is None on the last page, and with ``all``, whose lists are read as they are
+    used. A number may be a text. Raises what list_profiles does.
     """
-    scope = {"appid": administered(caller, appid)}
-    if all:
-        limit = None
-        offset = 0
-    else:
-        limit = checked_number("limit", limit, settings()["PAGE_SIZE"])
-        offset = checked_number("offset", offset, 0)
-    if after and not is_identifier(model.PREFIX, after):
-        raise ServiceError("invalid-after")
+    scope = {"appid": require_administrator(caller, appid)}
     if accountid:
-        scope["accountid"] = accountid  # behind appid, as in the name of the index
-        if not is_identifier("acct", accountid):
-            return rows.Page([], (), None)
-    return rows.read_page(model, scope, limit, offset, after)
+        is_valid = is_identifier("acct", accountid)
+        scope["accountid"] = accountid if is_valid else "nobody"
+    if all:
+        return rows.read_all(model, scope, after), None
+    limit = checked_number("limit", limit, settings()["PAGE_SIZE"])
+    offset = checked_number("offset", offset, 0)
+    objects, next_after = rows.read_page(model, scope, limit, offset, after)
+    return [objects], next_after
 
 
 def checked_number(name, value, default, *, least=0, most=LARGEST_INTEGER):
@@ -156,8 +158,8 @@ def create_account(caller, *, appid=None, idempotency_key=None):
     ``idempotency_key`` as in create_profile. Raises administrator-required,
     invalid-appid or invalid-idempotency-key.
     """
-    appid = administered(caller, appid)
-    accountid = keyed("acct", idempotency_key, appid)
+    appid = require_administrator(caller, appid)
+    accountid = identifier_for_key("acct", idempotency_key, appid)
     return accounts.create_account(appid, accountid=accountid)
 
 
@@ -167,10 +169,10 @@ def create_session(caller, accountid, *, appid=None, duration=None):
     ``duration``: 1 to 86400 seconds, by default 28800. Raises administrator-required,
     invalid-appid, invalid-accountid, invalid-account or invalid-duration.
     """
-    check_target(caller, accountid, appid)
+    require_ordinary(caller, accountid, appid)
     seconds = checked_number("duration", duration, 28_800, least=1, most=86_400)
     session = accounts.create_session(accountid, seconds)
-    check_target(caller, accountid, appid)  # it may be an administrator's by now
+    require_ordinary(caller, accountid, appid)  # it may be an administrator's by now
     return session
 
 
@@ -179,7 +181,7 @@ def end_sessions(caller, accountid, *, appid=None):
 
     Raises what create_session does, but for the duration.
     """
-    check_target(caller, accountid, appid)
+    require_ordinary(caller, accountid, appid)
     return accounts.end_sessions(accountid)
 
 
@@ -188,21 +190,21 @@ def delete_account(caller, accountid, *, appid=None):
 
     Raises what create_session does, but for the duration.
     """
-    check_target(caller, accountid, appid)
+    require_ordinary(caller, accountid, appid)
     return accounts.delete_account(accountid)
 
 
-def check_target(caller, accountid, appid):
+def require_ordinary(caller, accountid, appid):
     """Check that an administrator acts for an ordinary account of the application.
 
     Raises administrator-required, invalid-appid, invalid-accountid or invalid-account.
     """
-    account = rows.find(Account, accountid, administered(caller, appid))
-    if account["administrator"]:
+    appid = require_administrator(caller, appid)
+    if rows.find(Account, accountid, appid)["administrator"]:
         raise ServiceError("invalid-account")
 
 
-def administered(caller, appid):
+def require_administrator(caller, appid):
     """Return the application. Raises administrator-required or invalid-appid."""
     appid = appid_or_own(appid)
     if not caller.administrator or not has_rights(caller, appid):
@@ -213,18 +215,3 @@ def administered(caller, appid):
 def has_rights(caller, appid):
     """Return whether the caller is of the application, or of none in particular."""
     return getattr(caller, "appid", appid) == appid
-
-
-def checked_fields(body, names, *, creating):
-    """Return the values by property, and ``default``.
-
-    Raises invalid-body or a field's code.
-    """
-    configured = settings()
-    fields = configured["USER_PROFILE_FIELDS"] if names is None else tuple(names)
-    schema = profile_schema(fields, configured["PROFILE_LENGTHS"], creating=creating)
-    try:
-        return schema.load({} if body is None else body)
-    except ValidationError as error:
-        first, *_ = error.messages_dict.values()  # in the order of the fields
-        raise ServiceError(first[0]) from None

@@ -1,13 +1,11 @@
-"""The service on each database, each test in an application of its own."""
+"""The fixtures: the service on each database, a user and an administrator of it."""
 
-import json
 import os
 from contextlib import ExitStack
 from secrets import token_hex
 
 import pytest
-from databases import new_database
-from serving import Person, Served, close_connection
+from service import SERVER, Served, close_connection, new_database, run, sign_in
 
 from app import create_app
 from config import load
@@ -17,6 +15,23 @@ SETTINGS = {"FORWARDED_ALLOW_IPS", "GUNICORN_CMD_ARGS", "SCRIPT_NAME", *load({})
 for name in [*os.environ]:
     if name in SETTINGS or name.startswith("FLASK_"):
         del os.environ[name]
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out the tests on MySQL when no server is named."""
+    if SERVER:
+        return
+    on_mysql = [
+        item
+        for item in items
+        if hasattr(item, "callspec") and "mysql" in item.callspec.params.values()
+    ]
+    items[:] = [item for item in items if item not in on_mysql]
+
+
+def pytest_unconfigure(config):
+    databases = "SQLite and MySQL" if SERVER else "SQLite; TEST_MYSQL_URL adds MySQL"
+    print(f"on {databases}")
 
 
 @pytest.fixture(autouse=True)
@@ -33,17 +48,11 @@ def database_url(request, tmp_path_factory):
 
 
 @pytest.fixture
-def make_empty_database(database_url, tmp_path):
-    """Makes databases of the same kind without a table; returns the URL of each."""
-    kind = database_url.partition(":")[0]
-    with ExitStack() as stack:
-        yield lambda: stack.enter_context(new_database(kind, tmp_path))
-
-
-@pytest.fixture
-def empty_database_url(make_empty_database):
+def empty_database_url(database_url, tmp_path):
     """A database of the same kind without a table, for one test."""
-    return make_empty_database()
+    kind = database_url.partition(":")[0]
+    with new_database(kind, tmp_path) as url:
+        yield url
 
 
 @pytest.fixture
@@ -51,45 +60,42 @@ def make_app(database_url):
     """Makes the service, in an application of its own unless given another."""
 
     def make(**settings):
-        return create_app(
-            {"DATABASE_URL": database_url, "APPID": token_hex(8), **settings}
-        )
+        own = {"DATABASE_URL": database_url, "APPID": token_hex(8)}
+        return create_app(own | settings)
 
     return make
 
 
 @pytest.fixture
 def app(make_app):
-    """The service with two fields configured, as it comes; its context is pushed."""
+    """The service with its default settings; its context is pushed."""
     app = make_app()
     with app.app_context():
         yield app
 
 
 @pytest.fixture
+def client(app):
+    """A client without a token."""
+    return app.test_client()
+
+
+@pytest.fixture
 def user(app):
-    return Person(app)
+    """A client that sends the token of an ordinary account."""
+    return sign_in(app)
 
 
 @pytest.fixture
 def administrator(app):
-    return Person(app, administrator=True)
+    """A client that sends the token of an administrator."""
+    return sign_in(app, administrator=True)
 
 
 @pytest.fixture
-def command(app):
-    """Runs a command; returns the object that it prints, or the line it fails with."""
-
-    def invoke(*words):
-        result = app.test_cli_runner().invoke(args=words)
-        *before, line = result.output.splitlines()
-        if result.exit_code:
-            assert isinstance(result.exception, SystemExit)
-            return line
-        assert before == []
-        return json.loads(line)
-
-    return invoke
+def flask(app):
+    """Runs a command of the app; returns the object that it prints."""
+    return lambda *words: run(app, *words)
 
 
 @pytest.fixture
@@ -99,7 +105,8 @@ def serve(tmp_path):
 
         def start(database_url, *, wait=True, **settings):
             service = Served(tmp_path, database_url, **settings)
-            stack.enter_context(service.start())
+            stack.callback(service.kill)
+            service.start()
             if wait:
                 service.wait_until_up()
             return service

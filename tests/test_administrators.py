@@ -1,237 +1,214 @@
-"""What an administrator does for another account, over HTTP and in this process."""
+"""What an administrator does for other accounts, over HTTP and in this process."""
 
 from functools import partial
 from hashlib import sha256
-from secrets import token_hex
-from types import SimpleNamespace
 
 import pytest
-from databases import stored
-from serving import (
-    CREATE,
-    SESSIONS,
-    Person,
-    assert_error,
-    at_once,
-    named,
-    repeating,
-)
+from peewee import OperationalError
+from service import SESSIONS, assert_error, at_once, named, repeating, sign_in, stored
 
-import accounts
+import operations
+from accounts import set_administrator
+from database import db
 from errors import ServiceError
-from operations import create_account, create_session, delete_account, end_sessions
 
 ACCOUNT = "/api/administrator/create-account"
-SESSION = "/api/administrator/create-session"
-END = "/api/administrator/end-sessions"
-DELETION = "/api/administrator/delete-account"
-METHODS = {ACCOUNT: "POST", SESSION: "POST", END: "PATCH", DELETION: "DELETE"}
+SESSION = "/api/administrator/create-session?accountid="
+END = "/api/administrator/end-sessions?accountid="
+DELETION = "/api/administrator/delete-account?accountid="
+FOUR = [("POST", ACCOUNT), ("POST", SESSION), ("PATCH", END), ("DELETE", DELETION)]
 UNKNOWN = "acct_0123456789abcdef"
-ANYBODY = SimpleNamespace(accountid=UNKNOWN, administrator=True)
 
 
-def send(person, path, accountid="", headers=(), **body):
-    address = f"{path}?accountid={accountid}"
-    return person.send(METHODS[path], address, headers, **body)
-
-
-def done(person, path, accountid="", **options):
-    """The answer to a request that succeeds."""
-    response = send(person, path, accountid, **options)
-    assert response.status_code == (201 if METHODS[path] == "POST" else 200)
-    return response.json
-
-
-def keyed(person, key):
-    return send(person, ACCOUNT, headers={"Idempotency-Key": key})
-
-
-def bearer(session):
-    return {"Authorization": f"Bearer {session['token']}"}
-
-
-def refused(code):
-    return pytest.raises(ServiceError, match=f"^{code}$")
-
-
-def test_an_account(administrator):
-    """No parameter makes it an administrator, or one of another application."""
-    wishes = {"administrator": "true", "appid": "shop"}
-    for body in ({}, {"data": wishes}, {"json": wishes | {"administrator": True}}):
-        account = done(administrator, ACCOUNT, "&administrator=true", **body)
-        assert account == {
-            "accountid": account["accountid"],
-            "object": "account",
-            "appid": administrator.appid,
-            "administrator": False,
-            "profileid": None,
-            "createdAt": account["createdAt"],
-            "updatedAt": account["createdAt"],
-        }
+def test_a_new_account_is_an_ordinary_one_of_the_application(administrator):
+    body = {"administrator": True, "appid": "other"}
+    response = administrator.post(f"{ACCOUNT}?administrator=true", json=body)
+    account = response.json
+    assert response.status_code == 201
+    assert account == {
+        "accountid": account["accountid"],
+        "object": "account",
+        "appid": administrator.appid,
+        "administrator": False,
+        "profileid": None,
+        "createdAt": account["createdAt"],
+        "updatedAt": account["createdAt"],
+    }
 
 
 def test_a_key_makes_one_account_of_an_application(administrator):
-    key = f"~ Key {token_hex(8)}"
-    responses = at_once(*[partial(keyed, administrator, key)] * 30)
-    account = create_account(administrator.account, idempotency_key=key)
+    key = "~ Key".ljust(255)
+    create = partial(administrator.post, ACCOUNT, headers={"Idempotency-Key": key})
+    responses = at_once(*[create] * 10)
+    account = operations.create_account(administrator.caller, idempotency_key=key)
+    digest = sha256(f"{administrator.appid} {key}".encode()).hexdigest()
+    assert account["accountid"] == f"acct_{digest[:16]}"
     for response in responses:
         assert response.status_code == 201
         assert response.json == account
-    digest = sha256(f"{administrator.appid} {key}".encode()).hexdigest()
-    assert account["accountid"] == f"acct_{digest[:16]}"
 
 
-def test_a_key_whose_account_is_deleted_meanwhile(administrator):
-    """It makes the account anew."""
-    create = partial(keyed, administrator, "key")
-    delete = partial(send, administrator, DELETION, create().json["accountid"])
+def test_a_key_whose_account_is_deleted_meanwhile_makes_it_anew(administrator):
+    create = partial(administrator.post, ACCOUNT, headers={"Idempotency-Key": "key"})
+    delete = partial(administrator.delete, DELETION + create().json["accountid"])
     with repeating(delete, delete):
-        for _ in range(100):
+        for _ in range(60):
             assert create().status_code == 201
 
 
-def test_keys_that_are_refused(administrator):
-    for key in ("", "x" * 256, "é", "a\tb"):
-        response = keyed(administrator, key)
-        assert_error(response, 400, "invalid-idempotency-key")
+def test_a_key_that_is_refused(administrator):
+    response = administrator.post(ACCOUNT, headers={"Idempotency-Key": ""})
+    assert_error(response, 400, "invalid-idempotency-key")
 
 
-def test_a_session(make_app, empty_database_url):
-    app = make_app(DATABASE_URL=empty_database_url)
-    administrator = Person(app, administrator=True)
-    user = Person(app)
-    session = done(administrator, SESSION, user.accountid)
-    (listed,) = administrator.get(f"{SESSIONS}?limit=1").json
-    assert session == listed | {"token": session["token"]}
+@pytest.mark.parametrize(
+    ("body", "duration"),
+    [
+        ({}, 28_800),
+        ({"json": {"duration": 1.0}}, 1),
+        ({"data": {"duration": "86400"}}, 86_400),
+    ],
+)
+def test_a_new_session_is_shown_with_its_token(administrator, user, body, duration):
+    response = administrator.post(SESSION + user.accountid, **body)
+    assert response.status_code == 201
+    token = response.json["token"]
+    (session,) = administrator.get(f"{SESSIONS}?limit=1").json
+    assert response.json == session | {"token": token}
     assert session["accountid"] == user.accountid
-    user.headers |= bearer(session)
+    assert session["duration"] == duration
+    user.headers = {"Authorization": f"Bearer {token}"}
     assert user.create(named("Ada")).status_code == 201
-    assert session["token"] not in str(stored(empty_database_url))
 
 
-def test_an_account_that_becomes_an_administrators_meanwhile(
-    administrator, user, monkeypatch
+@pytest.mark.parametrize(
+    "duration", [0, -1, 1.5, True, 86_401, "-1", "١", ""], ids=ascii
+)
+def test_a_duration_that_is_refused(administrator, user, duration):
+    body = {"duration": duration}
+    response = administrator.post(SESSION + user.accountid, json=body)
+    assert_error(response, 400, "invalid-duration")
+
+
+def test_a_new_session_of_an_account_promoted_meanwhile_is_not_shown(
+    administrator, user
 ):
-    """Those that it had were ended, this one is not shown."""
-    create = accounts.create_session
+    def promote(event):
+        if event.sql.startswith("INSERT INTO session"):
+            set_administrator(user.accountid)
 
-    def create_late(accountid, duration):
-        accounts.set_administrator(accountid)
-        return create(accountid, duration)
-
-    monkeypatch.setattr(accounts, "create_session", create_late)
-    response = send(administrator, SESSION, user.accountid)
+    db.query_hooks.append(promote)
+    response = administrator.post(SESSION + user.accountid)
     assert_error(response, 403, "invalid-account")
 
 
-DURATIONS = {1: 1, 86_400: 86_400, "60": 60}
-NO_DURATIONS = [0, -1, 1.5, True, 86_401, 2**63, "-1", "١", ""]
-
-
-@pytest.mark.parametrize("way", ["json", "data"])
-def test_durations(administrator, user, way):
-    create = partial(send, administrator, SESSION, user.accountid)
-    for value, seconds in DURATIONS.items():
-        made = create(**{way: {"duration": value}})
-        assert made.json["duration"] == seconds
-    assert create(**{way: {}}).json["duration"] == 28_800
-    for value in NO_DURATIONS:
-        response = create(**{way: {"duration": value}})
-        assert_error(response, 400, "invalid-duration")
-
-
-def test_the_end_of_all_sessions(administrator, user):
-    """At once. What has ended is not counted again."""
-    session = done(administrator, SESSION, user.accountid)
+def test_the_end_of_all_sessions_that_run(administrator, user):
+    administrator.post(SESSION + user.accountid)
     for count in (2, 0):
-        answer = done(administrator, END, user.accountid)
-        assert answer == {"object": "end", "count": count}
-    for headers in (user.headers, bearer(session)):
-        response = user.send("POST", CREATE, headers)
-        assert_error(response, 401, "sign-in-required")
+        response = administrator.patch(END + user.accountid)
+        assert response.status_code == 200
+        assert response.json == {"object": "end", "count": count}
+    assert_error(user.create(), 401, "sign-in-required")
 
 
-def test_the_deletion_of_an_account(administrator, user):
-    kept = administrator.create(named("Ada")).json
-    user.create(named("Bob", default="true"))
-    assert done(administrator, DELETION, user.accountid) == {
+def test_a_deletion_deletes_all_of_an_account_or_nothing(administrator, database_url):
+    before = stored(database_url)
+    user = sign_in(administrator.application)
+    user.create(named("Ada", default="true"))
+    complete = stored(database_url)
+
+    def fail(event):
+        if event.sql.startswith("DELETE") and "session" in event.sql:
+            raise OperationalError
+
+    db.query_hooks.append(fail)
+    response = administrator.delete(DELETION + user.accountid)
+    assert_error(response, 503, "database-unavailable")
+    assert stored(database_url) == complete
+    db.query_hooks.clear()
+    response = administrator.delete(DELETION + user.accountid)
+    assert response.status_code == 200
+    assert response.json == {
         "object": "deletion",
         "accountid": user.accountid,
         "profiles": 1,
         "sessions": 1,
     }
-    assert administrator.profiles() == [kept]
-    again = send(administrator, DELETION, user.accountid)
-    assert_error(again, 404, "invalid-accountid")
+    assert stored(database_url) == before
 
 
-@pytest.mark.parametrize("path", METHODS)
-def test_the_order_of_errors(app, administrator, user, path):
-    """Each request also has what those after it are refused for."""
-    headers = {"X-Appid": "a b", "Authorization": "", "Idempotency-Key": ""}
+@pytest.mark.parametrize("default", ["true", ""])
+def test_a_create_whose_account_was_deleted_meanwhile(administrator, user, default):
+    caller = user.caller
+    administrator.delete(DELETION + caller.accountid)
+    body = named("late", default=default)
+    with pytest.raises(ServiceError, match="^invalid-accountid$"):
+        operations.create_profile(caller, caller.accountid, body)
+
+
+def test_requests_beside_deletions_of_their_account(administrator, user, database_url):
+    """Each ends in success or in the code of what is gone, and leaves no row."""
+    requests = [
+        partial(user.create, named("Ada", default="true")),
+        partial(user.create, named("Ada")),
+        partial(administrator.post, SESSION + user.accountid),
+        partial(administrator.delete, DELETION + user.accountid),
+    ]
+    found = [
+        response.json.get("message", response.json["object"])
+        for response in at_once(*requests * 4)
+    ]
+    assert found.count("deletion") == 1
+    assert {*found} <= {
+        "profile",
+        "session",
+        "deletion",
+        "sign-in-required",
+        "invalid-accountid",
+    }
+    assert user.accountid not in str(stored(database_url))
+
+
+@pytest.mark.parametrize(("method", "path"), FOUR)
+def test_the_caller_is_checked_first(user, method, path):
+    user.headers["Idempotency-Key"] = ""
+    send = partial(user.open, path, method=method)
+    assert_error(send(), 403, "administrator-required")
+    user.headers["Authorization"] = ""
+    assert_error(send(), 401, "sign-in-required")
+    user.headers["X-Appid"] = "a b"
+    assert_error(send(), 400, "invalid-appid")
+
+
+def test_a_body_is_read_between_the_session_and_the_right(client, user):
     body = {"data": "{", "content_type": "application/json"}
-
-    def refuses(person, status, code, accountid=""):
-        response = send(person, path, accountid, headers, **body)
-        assert_error(response, status, code)
-
-    refuses(user, 400, "invalid-appid")
-    del headers["X-Appid"]
-    refuses(user, 401, "sign-in-required")
-    del headers["Authorization"]
-    if path == SESSION:
-        refuses(user, 400, "invalid-body")
-        body = {"json": {"duration": 0}}
-    refuses(user, 403, "administrator-required")
-    if path == ACCOUNT:
-        refuses(administrator, 400, "invalid-idempotency-key")
-        return
-    refuses(administrator, 400, "invalid-accountid")
-    elsewhere = Person(app, appid=token_hex(8))
-    for unknown in (UNKNOWN, elsewhere.accountid):
-        refuses(administrator, 404, "invalid-accountid", unknown)
-    for other in (administrator, Person(app, administrator=True)):
-        refuses(administrator, 403, "invalid-account", other.accountid)
-    if path == SESSION:
-        refuses(administrator, 400, "invalid-duration", user.accountid)
+    assert_error(client.post(SESSION, **body), 401, "sign-in-required")
+    assert_error(user.post(SESSION, **body), 400, "invalid-body")
 
 
-def test_in_this_process(administrator):
-    """A caller of one application has no rights in another."""
-    appid = {"appid": token_hex(8)}
-    nobody = SimpleNamespace(accountid=UNKNOWN, administrator=False)
-    target = {"accountid": create_account(ANYBODY, **appid)["accountid"], **appid}
-    for caller in (nobody, administrator.account):
-        with refused("administrator-required"):
-            create_account(caller, **appid)
-        for operation in (create_session, end_sessions, delete_account):
-            with refused("administrator-required"):
-                operation(caller, **target)
-    with refused("invalid-idempotency-key"):
-        create_account(ANYBODY, **appid, idempotency_key=b"x")
-    assert create_session(ANYBODY, **target, duration="60")["duration"] == 60
-    assert end_sessions(ANYBODY, **target)["count"] == 1
-    assert delete_account(ANYBODY, **target)["sessions"] == 1
+@pytest.mark.parametrize(("method", "path"), FOUR[1:])
+def test_the_account_is_checked_before_the_duration(app, administrator, method, path):
+    send = partial(administrator.open, method=method, json={"duration": 0})
+    assert_error(send(path), 400, "invalid-accountid")
+    assert_error(send(path + UNKNOWN), 404, "invalid-accountid")
+    elsewhere = sign_in(app, appid="elsewhere")
+    assert_error(send(path + elsewhere.accountid), 404, "invalid-accountid")
+    assert_error(send(path + administrator.accountid), 403, "invalid-account")
+    other = sign_in(app, administrator=True)
+    assert_error(send(path + other.accountid), 403, "invalid-account")
 
 
-def test_lives_at_once(make_app, empty_database_url):
-    """Nothing is doubled, and nothing is left."""
-    app = make_app(DATABASE_URL=empty_database_url)
-    administrator = Person(app, administrator=True)
-    before = stored(empty_database_url)
-
-    def live():
-        accountid = done(administrator, ACCOUNT)["accountid"]
-        headers = bearer(done(administrator, SESSION, accountid))
-        path = f"{CREATE}?accountid={accountid}"
-        create = partial(administrator.send, "POST", path)
-        for name in ("a", "b", "c", "c"):
-            once = headers | {"Idempotency-Key": name}
-            assert create(once, data=named(name)).status_code == 201
-        assert done(administrator, END, accountid)["count"] == 1
-        assert create(headers).status_code == 401
-        deleted = done(administrator, DELETION, accountid)
-        assert (deleted["profiles"], deleted["sessions"]) == (3, 1)
-
-    at_once(*[live] * 8)
-    assert stored(empty_database_url) == before
+@pytest.mark.parametrize(
+    ("operation", "target"),
+    [
+        (operations.list_profiles, []),
+        (operations.list_sessions, []),
+        (operations.create_account, []),
+        (operations.create_session, [UNKNOWN]),
+        (operations.end_sessions, [UNKNOWN]),
+        (operations.delete_account, [UNKNOWN]),
+    ],
+)
+def test_a_caller_has_rights_in_its_application_alone(administrator, operation, target):
+    with pytest.raises(ServiceError, match="^administrator-required$"):
+        operation(administrator.caller, *target, appid="elsewhere")

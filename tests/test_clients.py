@@ -1,164 +1,244 @@
-"""Clients that generators make from the description do all that the service can do."""
+"""Generated requests, clients that generators make, and the page in a browser."""
 
 import json
-import os
-import re
+import shlex
 import shutil
 import subprocess
-import sys
+from collections import Counter
 from datetime import date
 from importlib import import_module
-from pathlib import Path
 
 import pytest
-from serving import ALL_FIELDS, CREATE, PROGRAMS, Person, run
+from service import PROGRAMS, SESSIONS, close_connection, run, sign_in
 
+from errors import ServiceError
+from operations import create_profile, list_profiles, update_profile
 from validators import CATALOGUE
 
+pytest.importorskip("schemathesis", reason="pip install -r tests/requirements.txt")
+
+import hypothesis  # noqa: E402
+import schemathesis  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from openapi_spec_validator import validate  # noqa: E402
+from selenium import webdriver  # noqa: E402
+
 pytestmark = pytest.mark.long
-pytest.importorskip(
-    "openapi_python_client", reason="pip install -r tests/requirements.txt"
+ALL_FIELDS = ",".join(CATALOGUE)
+BODY = {name: row.example for name, row in CATALOGUE.items()}
+
+# What is empty counts as not given, and `all` overrules the rest. The requests of the
+# other two get a session here.
+NOT_PROMISED = ["negative_data_rejection", "ignored_auth", "missing_required_header"]
+# A domain must have a dot, which no schema can say.
+ADDRESSES = st.emails(domains=st.just("example.com"))
+schemathesis.openapi.format("email", ADDRESSES)
+
+
+@pytest.mark.parametrize("fields", ["contact-email,full-name", ALL_FIELDS])
+def test_the_description_is_valid_and_any_request_is_answered_as_it_says(
+    make_app, fields
+):
+    app = make_app(USER_PROFILE_FIELDS=fields)
+    administrator = sign_in(app, appid="shop", administrator=True)
+    profile = administrator.create(json=BODY).json
+    schema = schemathesis.openapi.from_wsgi("/openapi.json", app)
+    validate(schema.raw_schema)
+    schema.config.generation.update(deterministic=True, max_examples=90)
+    schema.config.checks.update(excluded_check_names=NOT_PROMISED)
+    answers = Counter()
+
+    @schema.hooks.hook("map_case")
+    def aim(context, case):
+        """Send, most times, a session of the application and identifiers of it."""
+        if answers.total() % 5:
+            case.headers.update(administrator.headers)
+        existing = profile | {"after": profile["profileid"]}
+        if case.path == SESSIONS:
+            existing["after"] = administrator.session["sessionid"]
+        if "/administrator/" in case.path and case.method != "GET":
+            existing = run(app, "create-account", "--appid", "shop")
+        for name in existing.keys() & case.query.keys():
+            if name == "after" or answers.total() % 4:
+                case.query[name] = existing[name]
+        return case
+
+    @schema.hooks.hook("after_call")
+    def count(context, case, response):
+        answers[case.path, response.status_code // 100] += 1
+        close_connection()
+
+    for event in schemathesis.engine.from_schema(schema).execute():
+        assert getattr(event, "status", "") not in ("failure", "error"), event
+    for path in {*schema.raw_schema["paths"]} - {"/health"}:
+        assert answers[path, 2] >= 30, answers
+        assert answers[path, 4] >= 5, answers
+
+
+PARTS = """
+1950 31 02 Jan January W05 T Z PM st + - / . , : +14:00 10:30 tue 1950-01-31 01/31/1950
+@ @a.com ( " ' \\ % _ é ß ١ 👩‍🚀 \x00 \u200b \u202e \ufeff \uffff \U0010ffff \ud800
+"""
+PIECES = st.one_of(
+    st.text(st.characters()),  # halves of characters too
+    st.text(max_size=3).map(lambda text: text * 20_000),
+    st.emails(),
+    st.sampled_from([" ", "\r\n", *PARTS.split()]),
 )
-TEN_FIELDS = {
-    "USER_PROFILE_FIELDS": ALL_FIELDS,
-    "MINIMUM_PROFILE_FULL_NAME_LENGTH": "40",
-}
-PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-INSTALL = """
-npm install --prefix . --no-audit --no-fund --ignore-scripts --fetch-retries=1
-typescript@7.0.2 orval@8.30.0
-"""
-TSC = "--strict --target es2022 --module commonjs"
-CALL = """
-const { use } = require("./use");
-use(process.argv.slice(1)).then((found) => console.log(JSON.stringify(found)));
-"""
+TEXTS = st.lists(PIECES, max_size=5).map("".join)
 
 
-def run_command(folder, *words):
-    """A command, run in the folder to its end."""
-    if not shutil.which(words[0], path=PATH):
-        pytest.skip("apt-get install default-jre-headless npm to run it")
-    environment = {**os.environ, "PATH": PATH}
-    return subprocess.run(
-        words, cwd=folder, env=environment, capture_output=True, text=True
-    )
-
-
-class World:
-    """The service, an administrator of it, and a folder with its description."""
-
-    def __init__(self, service, folder):
-        self.service = service
-        self.folder = folder
-        self.person = Person(service, administrator=True)
-        self.address = f"http://127.0.0.1:{service.port}"
-        description = service.get("/openapi.json")
-        (folder / "openapi.json").write_bytes(description.data)
-        content = description.json["paths"][CREATE]["post"]["requestBody"]["content"]
-        self.example = content["application/json"]["example"]
-
-    def output(self, *words):
-        """What a command in the folder prints."""
-        done = run_command(self.folder, *words)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    def assert_used(self, npm, program):
-        """The program in TypeScript does what it is for."""
-        shutil.copy(PROGRAMS / program, self.folder / "use.ts")
-        self.output(npm / "tsc", *TSC.split(), "--types", "", "use.ts")
-        person = self.person
-        example = json.dumps(self.example)
-        target = self.address, person.token, person.accountid
-        text = self.output("node", "-e", CALL, *target, example)
-        profileid, name, listed, older, token = json.loads(text)
-        assert name == self.example["full-name"]
-        assert listed == profileid
-        assert older is None
-        assert re.fullmatch("[0-9a-f]{64}", token)
-        assert [each["profileid"] for each in person.profiles()] == [profileid]
+@pytest.mark.parametrize("store", [create_profile, update_profile])
+@pytest.mark.parametrize("field", CATALOGUE)
+@hypothesis.settings(
+    max_examples=150,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=hypothesis.HealthCheck,
+)
+@hypothesis.given(text=TEXTS)
+def test_any_text_is_stored_whole_or_refused_by_its_code(
+    administrator, store, field, text
+):
+    caller = administrator.caller
+    target = caller.accountid
+    if store is update_profile:
+        target = administrator.create(json=BODY).json["profileid"]
+    try:
+        stored = store(caller, target, {field: text}, user_profile_fields=[field])
+    except ServiceError as error:
+        assert error.code in (f"invalid-{field}", f"invalid-{field}-length")
+        assert error.status == 400
+        return
+    assert list_profiles(caller, limit=1) == [stored]
+    value = stored[CATALOGUE[field].property]
+    assert value == text or (field == "dob" and date.fromisoformat(value))
 
 
 @pytest.fixture
-def world(serve, tmp_path):
-    return World(serve(f"sqlite:///{tmp_path}/profiles.db", **TEN_FIELDS), tmp_path)
+def world(serve, tmp_path, monkeypatch):
+    """An administrator of a service under a prefix; the working directory is empty."""
+    database = f"sqlite:///{tmp_path}/profiles.db"
+    service = serve(database, SCRIPT_NAME="/prefix", USER_PROFILE_FIELDS=ALL_FIELDS)
+    world = sign_in(service, administrator=True)
+    world.address = f"http://127.0.0.1:{service.port}/prefix"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("DESCRIPTION", f"{world.address}/openapi.json")
+    return world
 
 
-@pytest.fixture(scope="module")
-def npm(tmp_path_factory):
-    """The folder of the programs that npm installs."""
-    folder = tmp_path_factory.mktemp("npm")
-    done = run_command(folder, *INSTALL.split())
-    if "failed, reason: " in done.stderr:
-        pytest.skip("npm's registry cannot be reached")
-    assert done.returncode == 0, done.stderr
-    return folder / "node_modules/.bin"
+def shell(script):
+    """What a script prints; the test is skipped when a program of it is not there."""
+    done = subprocess.run(["sh", "-ec", script], capture_output=True, text=True)
+    if done.returncode == 127 or "failed, reason: " in done.stderr:  # npm's words
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
-def test_openapi_generator(world, npm):
-    run_command(world.folder, "java", "-version")  # which it needs
-    options = "generate -i openapi.json -g typescript-fetch -o client"
-    world.output("openapi-generator-cli", *options.split())
-    world.assert_used(npm, "use_openapi_generator.ts")
+GENERATE = {
+    "use_openapi_generator.ts": """
+        java -version
+        openapi-generator-cli generate -i "$DESCRIPTION" -g typescript-fetch -o client
+    """,
+    "use_orval.ts": """
+        npm install --prefix . --ignore-scripts --fetch-retries=1 orval@8.30.0
+        npx orval --input "$DESCRIPTION" --output client.ts --client fetch
+    """,
+}
+USE = """
+    npm install --prefix . --ignore-scripts --fetch-retries=1 typescript@7.0.2
+    npx tsc --strict --target es2022 --module commonjs --types "" use.ts
+    node -e '
+        const { use } = require("./use");
+        use(process.argv.slice(1)).then((found) => console.log(JSON.stringify(found)));
+    ' """
+PYTHON_CLIENT = """
+openapi-python-client generate --meta none --url "$DESCRIPTION" --output-path client
+"""
 
 
-def test_orval(world, npm):
-    options = "--input openapi.json --output client.ts --client fetch"
-    world.output(npm / "orval", *options.split())
-    world.assert_used(npm, "use_orval.ts")
+@pytest.mark.parametrize("program", GENERATE)
+def test_a_generated_client_in_typescript(world, program):
+    shell(GENERATE[program])
+    shutil.copy(PROGRAMS / program, "use.ts")
+    words = world.address, world.token, world.accountid, json.dumps(BODY)
+    lines = shell(USE + shlex.join(words)).splitlines()
+    profileid, *others, token = json.loads(lines[-1])
+    assert others == [BODY["full-name"], profileid, None]
+    assert len(token) == 64
 
 
-def test_openapi_python_client(world, monkeypatch):
-    options = "generate --meta none --path openapi.json --output-path client"
-    world.output("openapi-python-client", *options.split())
-    monkeypatch.syspath_prepend(world.folder)
+def test_a_generated_client_in_python(world):
+    shell(PYTHON_CLIENT)
     client = import_module("client")
     models = import_module("client.models")
-    person = world.person
-    example = world.example
 
     def call(operation, **arguments):
         """What an operation answers, as an object of the generated classes."""
         module = import_module(f"client.api.{operation}")
         return module.sync(client=session, **arguments)
 
-    def create():
-        body = models.CreateProfile.from_dict(example | {"default": True})
-        return call(
-            "user.create_profile",
-            accountid=person.accountid,
-            idempotency_key="once",
-            body=body,
-        )
-
-    with client.AuthenticatedClient(
-        world.address, token=person.token, raise_on_unexpected_status=True
-    ) as session:
-        made = create()
-        assert isinstance(made, models.Profile)
-        assert create() == made
-        for field in example:
-            assert made.to_dict()[CATALOGUE[field].property] == example[field]
-        email = "king@example.com"
-        body = models.UpdateProfile.from_dict(example | {"contact-email": email})
-        body.dob = day = date(1815, 12, 10)
+    body = models.CreateProfile.from_dict(BODY | {"default": True})
+    once = {"body": body, "accountid": world.accountid, "idempotency_key": "once"}
+    with client.AuthenticatedClient(world.address, world.token) as session:
+        made = call("user.create_profile", **once)
+        assert call("user.create_profile", **once) == made
+        body = models.UpdateProfile.from_dict(BODY | {"dob": "1815-12-10"})
         updated = call("user.update_profile", profileid=made.profileid, body=body)
-        assert updated.contact_email == email
-        assert updated.dob == day
-        own = call("administrator.list_profiles", limit=1, accountid=person.accountid)
-        assert own == [updated]
-        everything = models.ListSessionsAll.ALL
-        first, *_ = call("administrator.list_sessions", all_=everything)
-        assert not first.ended
-        assert call("administrator.list_profiles", after=made.profileid) is None
+        assert updated.dob == date(1815, 12, 10)
+        assert updated.updated_at.tzinfo
+        assert call("administrator.list_profiles", limit=1) == [updated]
+        (own,) = call("administrator.list_sessions", all_=models.ListSessionsAll.ALL)
+        assert not own.ended
         target = {"accountid": call("administrator.create_account").accountid}
-        body = models.CreateSession(duration=60)
-        signed_in = call("administrator.create_session", body=body, **target)
-        assert isinstance(signed_in, models.SessionWithToken)
-        assert signed_in.duration == 60
-        assert call("administrator.end_sessions", **target).count == 1
-        assert call("administrator.delete_account", **target).sessions == 1
-        run(world.service, "end-session", person.session["sessionid"])
-        refused = call("administrator.list_profiles")
-        assert refused == models.Error("error", "sign-in-required")
+        assert call("administrator.end_sessions", **target).count == 0
+        assert call("administrator.delete_account", **target).sessions == 0
+        refused = call("administrator.end_sessions", **target)
+        assert refused == models.Error("error", "invalid-accountid")
+
+
+def find(scope, selector):
+    return scope.find_element("css selector", selector)
+
+
+def execute(browser, operation, status, target=""):
+    """Send what the page offers, for an account or a profile; what is answered."""
+    block = find(browser, f".opblock[id$=-{operation}]")
+    find(block, ".opblock-summary-control").click()
+    find(block, ".try-out__btn").click()
+    find(block, "tr[data-param-name$=id] input").send_keys(target)
+    find(block, ".btn.execute").click()
+    answer = find(block, ".live-responses-table tbody .response")
+    assert find(answer, ".response-col_status").text.startswith(status)
+    return json.loads(find(answer, ".highlight-code code").text)
+
+
+# The addresses outside the folder above the page that the browser asked for.
+ELSEWHERE = """
+return performance.getEntriesByType("resource").map((each) => each.name).filter(
+    (name) => !name.startsWith("data:") && !name.startsWith(new URL("..", location)))
+"""
+
+
+def test_what_the_page_offers_is_accepted(world):
+    shell("chromium --version; chromedriver --version")
+    options = webdriver.ChromeOptions()
+    options.add_argument("headless")
+    options.add_argument("no-sandbox")
+    with webdriver.Chrome(options) as browser:
+        browser.implicitly_wait(40)
+        browser.get(f"{world.address}/")
+        execute(browser, "endSessions", "401", world.accountid)
+        assert "topbar" not in browser.page_source  # nobody types another address in
+        find(browser, ".btn.authorize").click()
+        find(browser, "#auth-bearer-value").send_keys(world.token)
+        find(browser, ".modal-btn.authorize").click()
+        find(browser, ".btn-done").click()
+        made = execute(browser, "createProfile", "201", world.accountid)
+        updated = execute(browser, "updateProfile", "200", made["profileid"])
+        assert updated["fullName"] == "Ada King"
+        assert execute(browser, "listProfiles", "200") == [updated]
+        execute(browser, "listSessions", "200")
+        assert browser.execute_script(ELSEWHERE) == []

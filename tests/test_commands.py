@@ -1,326 +1,380 @@
-"""The Flask commands, by what they print."""
+"""The Flask commands, by what they print and what they store."""
 
-import os
+import json
 import re
-import resource
+import shutil
 import subprocess
-import sys
 import time
-from collections import Counter
-from contextlib import suppress
+from contextlib import redirect_stderr
 from datetime import datetime
-from functools import partial
+from io import StringIO
 
-import click
 import pytest
-from databases import driver, execute, fill, on_sqlite
-from serving import ROOT, SESSIONS, Person, named, run
+from service import (
+    SERVER,
+    SESSIONS,
+    assert_error,
+    execute,
+    fill,
+    named,
+    new_database,
+    on_mysql,
+    on_sqlite,
+    sign_in,
+    stored,
+)
 
-from app import create_app
-from commands import show
-from database import connection
-from models import Session, timestamp
+from database import db
+from models import Profile, Session, timestamp
 
-DAY = 86_400 * 10**9  # nanoseconds
-
-
-def moment_in(nanoseconds):
-    return timestamp(time.time_ns() + nanoseconds)
+COMMANDS = """
+    create-account create-session list-administrators find-accounts set-administrator
+    end-session end-sessions delete-account purge-sessions init-db copy-database demo
+    """.split()
+ABORT = "BEGIN SELECT RAISE(ABORT, 'no'); END"  # the action of a trigger in SQLite
 
 
-def test_create_account(app, command):
-    account = command("create-account")
-    names = "accountid object appid administrator profileid createdAt updatedAt"
-    assert list(account) == names.split()
-    assert re.fullmatch("acct_[0-9a-f]{16}", account["accountid"])
-    expected = {
+@pytest.fixture(params=["sqlite", "mysql"])
+def database_url(request, tmp_path):
+    """A database of each test's own."""
+    with new_database(request.param, tmp_path) as url:
+        yield url
+
+
+target = database_url  # the fixture again: the empty database that a copy goes to
+
+
+@pytest.fixture
+def invoke(app):
+    """Runs a command; returns its status and its output."""
+    return lambda *words: app.test_cli_runner().invoke(args=words)
+
+
+@pytest.fixture
+def fail(invoke):
+    """Runs a command that fails; returns the only line that it prints."""
+
+    def run(*words):
+        done = invoke(*words)
+        assert (done.exit_code, done.stdout) == (1, "")
+        (line,) = done.stderr.splitlines()
+        return line
+
+    return run
+
+
+@on_sqlite
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_has_an_example(invoke, name):
+    text = invoke(name, "--help").stdout
+    assert f"Example: flask {name}" in text
+    assert "Raises" not in text
+
+
+WRONG_NUMBERS = """\
+create-session x --duration 0
+create-session x --duration -1
+create-session x --duration x
+create-session x --duration 5.0
+create-session x --duration 2147483648
+purge-sessions --days -1
+purge-sessions --days x
+purge-sessions --days 5.0
+purge-sessions --days 36501""".splitlines()
+
+
+@on_sqlite
+@pytest.mark.parametrize("line", WRONG_NUMBERS)
+def test_a_number_that_is_refused(invoke, line):
+    *_, option, _ = words = line.split()
+    done = invoke(*words)
+    assert done.exit_code == 2
+    assert f"\nError: Invalid value for '{option}': " in done.stderr
+
+
+WRONG_IDENTIFIERS = """\
+set-administrator ACCT_0123456789abcdef  invalid-accountid
+create-session acct_0123456789abcdef  invalid-accountid
+end-sessions x  invalid-accountid
+delete-account acct_0123456789abcdef  invalid-accountid
+end-session sess_0123456789abcdef  invalid-sessionid
+create-account --appid a/b  invalid-appid
+find-accounts x --appid a/b  invalid-appid
+list-administrators --appid a/b  invalid-appid""".splitlines()
+
+
+@on_sqlite
+@pytest.mark.parametrize("line", WRONG_IDENTIFIERS)
+def test_an_identifier_that_is_refused(fail, line):
+    *words, code = line.split()
+    assert fail(*words) == f"Error: {code}"
+
+
+def test_create_account(app, flask):
+    account = flask("create-account")
+    assert account == {
+        "accountid": account["accountid"],
         "object": "account",
         "appid": app.config["APPID"],
         "administrator": False,
         "profileid": None,
+        "createdAt": account["createdAt"],
         "updatedAt": account["createdAt"],
     }
-    assert account == account | expected
-    assert command("create-account", "--appid", "a b") == "Error: invalid-appid"
-
-
-def test_set_administrator(command, user, administrator):
-    """The sessions that the account had end: they were given to somebody else."""
-    for off, status in (([], 200), (["--off"], 403)):
-        before = command("set-administrator", user.accountid, *off)
-        assert before["administrator"] is not bool(off)
-        assert user.get(SESSIONS).status_code == 401
-        session = command("create-session", user.accountid)
-        user.headers["Authorization"] = f"Bearer {session['token']}"
-        assert user.get(SESSIONS).status_code == status
-    assert administrator.get(SESSIONS).status_code == 200
-    changed = command("set-administrator", user.accountid, "--off")
-    assert changed == before | {"updatedAt": changed["updatedAt"]}
-
-
-def lifetime(session):
-    """How many seconds after its creation the session expires."""
-    begin = datetime.fromisoformat(session["createdAt"])
-    end = datetime.fromisoformat(session["expiresAt"])
-    return (end - begin).total_seconds()
-
-
-@pytest.fixture
-def person(app):
-    return Person(app, administrator=True, appid="Shop")
-
-
-@pytest.fixture
-def sign_in(command, person):
-    """Makes a session of the person, who sends its token from now on."""
-
-    def create_session(*options):
-        session = command("create-session", person.accountid, *options)
-        person.headers["Authorization"] = f"Bearer {session['token']}"
-        return session
-
-    return create_session
-
-
-def test_create_and_end_session(command, person, sign_in):
-    session = sign_in()
-    token = session.pop("token")
-    moment = session["createdAt"]
-    assert re.fullmatch("sess_[0-9a-f]{16}", session["sessionid"])
-    assert re.fullmatch("[0-9a-f]{128}", session["csrfToken"] + token)
-    expected = {
-        "object": "session",
-        "appid": "Shop",
-        "accountid": person.accountid,
-        "ended": False,
-        "lastVerifiedAt": moment,
-        "updatedAt": moment,
-        "duration": 28_800,
-    }
-    assert session == session | expected
-    assert lifetime(session) == 28_800
-    with connection():
-        assert token not in str(list(Session.select().dicts()))
-    assert list(person.get(SESSIONS).json[0].items()) == list(session.items())
-
-    ended = command("end-session", session["sessionid"])
-    assert ended == session | {"ended": True, "updatedAt": ended["updatedAt"]}
-    assert person.get(SESSIONS).status_code == 401
-    assert command("end-session", session["sessionid"]) == ended
-    assert command("end-session", "sess_0123456789abcdef") == "Error: invalid-sessionid"
-
-
-def test_a_session_expires(person, sign_in):
-    session = sign_in("--duration", "1")
-    assert lifetime(session) == session["duration"] == 1
-    with connection():  # as if the second were over
-        expired = Session.update(expiresAt=moment_in(0))
-        expired.where(Session.sessionid == session["sessionid"]).execute()
-    assert person.get(SESSIONS).status_code == 401
-    sign_in()
-    ended = {row["sessionid"]: row["ended"] for row in person.get(SESSIONS).json}
-    assert ended[session["sessionid"]] is True
-
-
-def test_end_sessions(app, command, person, sign_in):
-    """Those of the account that are running."""
-    other = Person(app, appid="Shop")
-    command("end-session", sign_in()["sessionid"])
-    sign_in()
-    for count in (2, 0):
-        ended = command("end-sessions", person.accountid)
-        assert ended == {"object": "end", "count": count}
-        assert person.get(SESSIONS).status_code == 401
-    assert other.get(SESSIONS).status_code == 403
-
-
-@pytest.mark.parametrize("number", ["-1", "x", "2147483648", "5.0"])
-def test_numbers_refused(command, user, number):
-    line = command("create-session", user.accountid, "--duration", number)
-    assert line.startswith("Error: Invalid value for '--duration': ")
-    line = command("purge-sessions", "--days", number)
-    assert line.startswith("Error: Invalid value for '--days': ")
-
-
-def test_a_session_of_no_duration_is_refused(command, user):
-    assert "--duration" in command("create-session", user.accountid, "--duration", "0")
-
-
-@pytest.mark.parametrize(
-    "name", ["set-administrator", "end-sessions", "create-session", "delete-account"]
-)
-def test_accounts_that_are_unknown(command, name):
-    for accountid in ("x", "", "acct_0123456789abcdef", "ACCT_0123456789abcdef"):
-        assert command(name, accountid) == "Error: invalid-accountid"
-
-
-def test_help(app):
-    for name, command in app.cli.commands.items():
-        assert command.help, name
-        for parameter in command.params:
-            if isinstance(parameter, click.Option):
-                assert parameter.help, name
-
-
-def test_list_administrators(app, command):
-    first, second, third = [command("create-account", "--administrator") for _ in "123"]
-    command("create-account")
-    command("set-administrator", second["accountid"], "--off")
-    found = command("list-administrators")
-    assert found == {"object": "accounts", "data": [first, third]}
-    elsewhere = f"{first['appid']}-2"
-    account = command("create-account", "--administrator", "--appid", elsewhere)
-    found = command("list-administrators", "--appid", elsewhere)
-    assert found["data"] == [account]
-
-
-def find_accounts(app, *words):
-    found = run(app, "find-accounts", *words)["data"]
-    return [account["accountid"] for account in found]
-
-
-def create_with_emails(person, contact, display):
-    body = {
-        "contact-email": contact,
-        "display-email": display,
-        "phone": "zoë@example.com",
-    }
-    assert person.create(body).status_code == 201
-
-
-def test_find_accounts(make_app):
-    app = make_app(USER_PROFILE_FIELDS="contact-email,display-email,phone")
-    contact, display, another = [Person(app) for _ in "123"]
-    elsewhere = Person(app, appid="find-elsewhere")
-    create_with_emails(contact, "Zoë@example.com", "x@example.com")
-    create_with_emails(display, "y@example.com", "ZOË@EXAMPLE.COM")
-    create_with_emails(display, "zoë@example.com", "zoë@example.com")
-    create_with_emails(another, "zoe@example.com", "zoë@example.com.example.com")
-    create_with_emails(elsewhere, "zoë@example.com", "y@example.com")
-    found = find_accounts(app, "zOë@Example.com")
-    assert found == [contact.accountid, display.accountid]
-    found = find_accounts(app, "zoë@example.com", "--appid", "find-elsewhere")
-    assert found == [elsewhere.accountid]
-    for email in ("", " zoë@example.com", "%", "zoë@example.com "):
-        assert find_accounts(app, email) == []
-
-
-def test_no_address_finds_nobody(app, user):
-    """Also where no profile has an address to display."""
-    user.create(named("name"))
-    assert find_accounts(app, "") == []
-    assert find_accounts(app, "name@example.com") == [user.accountid]
-
-
-def store_sessions(appid, **changes):
-    fill(Session, appid, 125)
-    with connection():
-        Session.update(changes).where(Session.appid == appid).execute()
-
-
-def test_purge_sessions(command, user):
-    command("purge-sessions", "--days", "0")
-    before = moment_in(-5 * DAY)
-    later = moment_in(DAY)
-    store_sessions("expired", expiresAt=before)
-    store_sessions("ended", expiresAt=later, endedAt=before)
-    store_sessions("running", expiresAt=later)
-    assert command("purge-sessions", "--days", "6")["count"] == 0
-    assert command("purge-sessions")["count"] == 0
-    purged = command("purge-sessions", "--days", "5")
-    assert purged == {"object": "purge", "count": 250}
-    assert command("purge-sessions", "--days=1")["count"] == 0
-    with connection():
-        left = Counter(session.appid for session in Session.select())
-    assert left["expired"] == 0
-    assert left["ended"] == 0
-    assert left["running"] == 125
-    assert left[user.appid] == 1
 
 
 @on_sqlite
-def test_a_purge_that_fails_keeps_what_it_has_done(empty_database_url, make_app):
-    """It deletes a part at a time, in a transaction each."""
-    url = empty_database_url
-    runner = make_app(DATABASE_URL=url).test_cli_runner()
-    fill(Session, "default", 2_500)
-    ((middle,),) = execute(
-        url, "SELECT id FROM session ORDER BY id LIMIT 1 OFFSET 1250"
-    )
-    action = "BEGIN SELECT RAISE(ABORT, 'no'); END"
-    trigger = f"CREATE TRIGGER spoil BEFORE DELETE ON session WHEN OLD.id = {middle}"
-    execute(url, f"{trigger} {action}")
-    assert runner.invoke(args=["purge-sessions"]).exit_code == 1
-    ((left,),) = execute(url, "SELECT count(*) FROM session")
-    assert 0 < left < 2_500
+def test_what_is_not_stored_is_not_shown(fail, database_url):
+    """Here the COMMIT fails, not the INSERT."""
+    late = "(accountid REFERENCES account DEFERRABLE INITIALLY DEFERRED)"
+    execute(database_url, f"CREATE TABLE late {late}")
+    action = "BEGIN INSERT INTO late VALUES ('unknown'); END"
+    execute(database_url, f"CREATE TRIGGER x AFTER INSERT ON account {action}")
+    assert fail("create-account").startswith("Error: database-unavailable: FOREIGN KEY")
+    assert stored(database_url)["account"] == []
 
 
-def test_the_users_of_the_demo_differ(app, administrator):
-    app.test_cli_runner().invoke(args=["demo"])
-    profiles = administrator.profiles()
-    assert len({profile["fullName"] for profile in profiles}) == 3
-    assert len({profile["contactEmail"] for profile in profiles}) == 3
+def test_create_session(app, flask, database_url):
+    """It is of the application of its account. The token is not stored."""
+    shop = sign_in(app, administrator=True, appid="Shop")
+    assert shop.session["duration"] == 28_800
+    session = flask("create-session", shop.accountid, "--duration", "60")
+    token = session.pop("token")
+    assert re.fullmatch("[0-9a-f]{64}", token)
+    assert token not in str(stored(database_url))
+    assert session == shop.get(SESSIONS).json[0]
+    begin = datetime.fromisoformat(session["createdAt"])
+    end = datetime.fromisoformat(session["expiresAt"])
+    assert (end - begin).total_seconds() == 60
+
+
+def test_sessions_are_ended(flask, user):
+    """One by end-session; those of the account that still run by end-sessions."""
+    session = flask("create-session", user.accountid)
+    del session["token"]
+    ended = flask("end-session", session["sessionid"])
+    assert ended == session | {"ended": True, "updatedAt": ended["updatedAt"]}
+    assert flask("end-session", session["sessionid"]) == ended
+    found = flask("end-sessions", user.accountid)
+    assert found == {"object": "end", "count": 1}
+
+
+def test_set_administrator_ends_the_sessions(flask, user, administrator):
+    """list-administrators shows who is one, the oldest first."""
+    on = flask("set-administrator", user.accountid)
+    off = flask("set-administrator", administrator.accountid, "--off")
+    assert (on["administrator"], off["administrator"]) == (True, False)
+    assert_error(user.get(SESSIONS), 401, "sign-in-required")
+    assert_error(administrator.get(SESSIONS), 401, "sign-in-required")
+    new = flask("create-account", "--administrator")
+    flask("create-account", "--administrator", "--appid", "Shop")
+    assert flask("list-administrators") == {"object": "accounts", "data": [on, new]}
+
+
+PEOPLE = """\
+acct_000000000000000a contactEmail Zoë@example.com
+acct_000000000000000b displayEmail ZOË@EXAMPLE.COM
+acct_000000000000000c contactEmail zoe@example.com
+acct_000000000000000d displayEmail zoë@example.com.au""".splitlines()
+SEARCHES = """\
+zOë@Example.com|acct_000000000000000a acct_000000000000000b
+zoe@example.com|acct_000000000000000c
+ zoë@example.com |
+%|
+|""".splitlines()
+
+
+@on_sqlite
+@pytest.mark.parametrize("line", SEARCHES)
+def test_find_accounts(app, flask, line):
+    email, found = line.split("|")
+    for person in PEOPLE:
+        accountid, column, address = person.split()
+        fill(Profile, app.config["APPID"], 2, accountid=accountid)
+        changes = {"displayEmail": None, column: address}
+        changed = Profile.update(changes)
+        changed.where(Profile.accountid == accountid).execute()
+    data = flask("find-accounts", email)["data"]
+    assert [account["accountid"] for account in data] == found.split()
+
+
+PURGED = "expiresAt -31", "endedAt -31"
+KEPT = "expiresAt -29", "endedAt -29", "expiresAt 1"
+
+
+def test_purge_sessions(flask, database_url):
+    """What ended or expired 30 days ago, or as many as it is told, is deleted."""
+    for name in PURGED + KEPT:
+        column, days = name.split()
+        moment = time.time_ns() + int(days) * 86_400 * 10**9
+        changes = {"expiresAt": "9999", column: timestamp(moment)}
+        fill(Session, name, 2)
+        Session.update(changes).where(Session.appid == name).execute()
+    assert flask("purge-sessions") == {"object": "purge", "count": 4}
+    left = {row["appid"] for row in stored(database_url)["session"]}
+    assert left == {*KEPT}
+    assert flask("purge-sessions", "--days", "0")["count"] == 4
+
+
+@on_sqlite
+def test_a_purge_that_fails_keeps_what_it_has_done(app, fail, database_url):
+    """It deletes a thousand at a time."""
+    last, *_ = fill(Session, "default", 1_100)
+    event = f"DELETE ON session WHEN OLD.sessionid = '{last['sessionid']}'"
+    execute(database_url, f"CREATE TRIGGER x BEFORE {event} {ABORT}")
+    assert fail("purge-sessions") == "Error: database-unavailable: no"
+    assert len(stored(database_url)["session"]) == 100
+
+
+def test_delete_account(app, flask):
+    """In whatever application it is."""
+    shop = sign_in(app, appid="Shop")
+    shop.create(named("Ada"))
+    assert flask("delete-account", shop.accountid) == {
+        "object": "deletion",
+        "accountid": shop.accountid,
+        "profiles": 1,
+        "sessions": 1,
+    }
+
+
+def test_an_outage_is_one_line(fail, database_url):
+    execute(database_url, "ALTER TABLE profile RENAME TO away")
+    line = fail("find-accounts", "ada@example.com")
+    assert re.fullmatch("Error: database-unavailable: .*profile.*", line)
+
+
+def test_init_db(flask):
+    assert flask("init-db") == {"object": "database"}
+
+
+@on_mysql
+def test_a_command_waits_for_a_statement_and_a_request_does_not(
+    make_app, database_url, administrator, flask
+):
+    make_app()  # connects with time-outs again, which the commands before took away
+    db.connect_params["read_timeout"] /= 100
+    slow = "BEFORE INSERT ON account FOR EACH ROW DO SLEEP(0.2)"
+    execute(database_url, f"CREATE TRIGGER slow {slow}")
+    response = administrator.post("/api/administrator/create-account")
+    assert_error(response, 503, "database-unavailable")
+    db.close()
+    assert flask("create-account")["object"] == "account"
+
+
+def test_the_demo_may_be_repeated(invoke, database_url):
+    for _ in range(2):
+        assert invoke("demo").stdout.count("\ncurl ") == 4
+    assert len(stored(database_url)["profile"]) == 6
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
+def test_the_lines_of_the_demo_work(serve, database_url):
+    service = serve(database_url)
+    service.environment["FLASK_RUN_PORT"] = str(service.port)
+    lines = re.findall("(?m)^curl.*", service.flask("demo").stdout)
+    answers = [subprocess.check_output(f"{line} -s", shell=True) for line in lines]
+    updated, created, sessions, profiles = map(json.loads, answers)
+    assert profiles == [created, updated]
+    assert len(sessions) == 2
+
+
+# The copy of a database
+
+TABLES = {"account", "profile", "session"}
+TEXTS = [
+    None,
+    "",
+    " x ",
+    "NULL",
+    "\0",
+    "a\0b",
+    "\\'\";--",
+    "%s %(id)s ?",
+    "\r\n\x1a",
+    "é\U0001f600\ufeff",
+    "é" * 10_000,
+]
 
 
 @pytest.fixture
-def sqlite_url(tmp_path):
-    """A database with its tables."""
-    url = f"sqlite:///{tmp_path}/x.db"
-    create_app({"DATABASE_URL": url})
-    return url
+def source(administrator, database_url):
+    """The rows that are copied, more than are copied at once."""
+    administrator.create(named("name", default="true"))
+    fill(Session, "Shop", 150)
+    profiles = fill(Profile, "Shop", 150)
+    for text in TEXTS:
+        profileid = profiles.pop()["profileid"]
+        changed = Profile.update(website=text)
+        changed.where(Profile.profileid == profileid).execute()
+    return stored(database_url)
 
 
-def run_shell(url, command, **options):
-    return subprocess.run(
-        ["bash", "-o", "pipefail", "-c", command],
-        cwd=ROOT,
-        env=os.environ | {"DATABASE_URL": url},
-        capture_output=True,
-        text=True,
-        **options,
-    )
+def test_a_copy_has_every_value_of_every_column(invoke, source, target):
+    done = invoke("copy-database", target)
+    copied = {"object": "copy", "accounts": 3, "profiles": 151, "sessions": 151}
+    assert json.loads(done.stdout) == copied
+    assert done.stderr == ""  # progress is for a terminal
+    assert stored(target) == source
 
 
-@pytest.mark.parametrize("words", ["create-account", "demo"])
+@on_sqlite
+def test_a_copy_shows_its_progress_on_a_terminal(app, source, target):
+    terminal = StringIO()
+    terminal.isatty = lambda: True
+    with redirect_stderr(terminal):
+        app.cli.commands["copy-database"].main([target], standalone_mode=False)
+    assert "100%" in terminal.getvalue()
+
+
+@on_sqlite
+@pytest.mark.parametrize("table", sorted(TABLES))
+def test_a_target_that_has_rows_is_refused(flask, fail, user, target, table):
+    user.create(named("Ada"))
+    flask("copy-database", target)
+    for other in TABLES - {table}:
+        execute(target, f"DELETE FROM {other}")
+    line = fail("copy-database", target)
+    assert line == "Error: DATABASE_URL=***: it has rows already"
+
+
+AWAY = ["sqlite:////missing/secret.db", "mysql://secret:secret@127.0.0.1:1/x"]
+if SERVER:
+    AWAY.append(re.sub("//.*@", "//secret:secret@", f"{SERVER}/x"))
+
+
+@on_sqlite
+@pytest.mark.parametrize("url", AWAY)
+def test_a_target_that_is_away(fail, url):
+    line = fail("copy-database", url)
+    assert line.startswith("Error: DATABASE_URL=***: ")
+    assert "secret" not in line
+
+
+@on_sqlite
+def test_a_copy_of_a_damaged_row_stores_nothing(fail, database_url, source, target):
+    """The error does not name DATABASE_URL, which is the target's."""
+    text = "CAST(x'736563726574ff' AS TEXT)"  # "secret", and no UTF-8
+    execute(database_url, f"UPDATE session SET csrfToken = {text}")
+    reason = "Could not decode to UTF-8 column 'csrfToken'"
+    assert fail("copy-database", target) == f"Error: database-unavailable: {reason}"
+    assert not any(stored(target).values())
+
+
+@on_sqlite
 @pytest.mark.parametrize(
-    ("output", "reason"),
+    ("target", "action"),
     [
-        (">/dev/full", "No space left on device"),
-        ("| true", "Broken pipe"),
-        (">&-", "it is closed"),
+        ("sqlite", ABORT),
+        ("mysql", "FOR EACH ROW SIGNAL SQLSTATE '45000'"),
+        ("mysql", "FOR EACH ROW KILL CONNECTION_ID()"),
     ],
+    indirect=["target"],
 )
-def test_output_that_cannot_be_written(sqlite_url, words, output, reason):
-    """What was made stays, and Python adds nothing at its end."""
-    command = f"(sleep 0.2; exec {sys.executable} -m flask {words}) {output}"
-    process = run_shell(sqlite_url, command)
-    assert process.returncode == 1
-    assert process.stderr == f"Error: cannot write the output: {reason}\n"
-    ((count,),) = execute(sqlite_url, "SELECT count(*) FROM account")
-    assert count == (4 if words == "demo" else 1)
-
-
-def test_a_process_whose_disk_is_full(sqlite_url, tmp_path):
-    """What could not be stored is not shown."""
-    with driver(sqlite_url) as (reader, _):
-        reader.execute("BEGIN")  # so that the database's log grows
-        reader.execute("SELECT count(*) FROM account").fetchall()
-        execute(sqlite_url, "INSERT INTO account SELECT 'x', 'x', 0, NULL, 'x', 'x'")
-        size = os.stat(tmp_path / "x.db-wal").st_size
-        limit_files = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (size, size))
-        command = f"exec {sys.executable} -m flask create-account"
-        process = run_shell(sqlite_url, command, preexec_fn=limit_files)
-    assert process.returncode == 1
-    assert process.stdout == ""
-    assert process.stderr.endswith("\nError: database-unavailable\n")
-    assert execute(sqlite_url, "SELECT accountid FROM account") == [("x",)]
-
-
-@pytest.mark.parametrize("output", ["/dev/full", None])
-def test_output_that_cannot_be_written_in_this_process(monkeypatch, output):
-    file = output and open(output, "w")
-    monkeypatch.setattr(sys, "stdout", file)
-    with pytest.raises(click.ClickException, match="^cannot write the output: "):
-        show("text")
-    with suppress(OSError, AttributeError):
-        file.close()
+def test_a_copy_that_a_target_refuses_stores_nothing(app, flask, fail, target, action):
+    flask("copy-database", target)  # of no row yet: it makes the tables
+    execute(target, f"CREATE TRIGGER x BEFORE INSERT ON session {action}")
+    sign_in(app)
+    assert fail("copy-database", target).startswith("Error: database-unavailable: ")
+    assert not any(stored(target).values())

@@ -1,174 +1,309 @@
-"""The database away, hanging, locked, full or read-only: 503 in time, nothing lost."""
+"""The database away, damaged, locked, hanging, full or read-only: 503, nothing lost."""
 
 import os
 import re
 import signal
 import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from stat import filemode
 
+import peewee
 import pytest
-from databases import Proxy, cut_connections, on_mysql
-from serving import (
+from service import (
     PROFILES,
+    PROGRAMS,
+    SERVER,
     SESSIONS,
-    Person,
-    assert_unavailable,
+    Served,
+    Threads,
+    assert_error,
     at_once,
+    cursor_of,
+    execute,
+    fill,
+    is_listening,
+    name_of,
     named,
+    on_mysql,
+    on_sqlite,
+    sign_in,
     wait_until,
 )
 
-pytestmark = pytest.mark.long
+from database import db
+from models import Profile
+from operations import create_profile, list_profiles
+
+long = pytest.mark.long
 
 
-def writes(person, profileid):
-    """Requests of each kind that writes."""
+def assert_unavailable(response):
+    assert_error(response, 503, "database-unavailable")
+
+
+def writes(client, profileid):
+    """A request of each kind that writes a profile."""
     return [
-        lambda: person.update(profileid, named("name")),
-        lambda: person.create(named("name")),
-        lambda: person.create(named("name", default="true")),
+        partial(client.update, profileid, named("name")),
+        partial(client.create, named("name")),
+        partial(client.create, named("name", default="true")),
     ]
 
 
-def reads(person):
-    return [
-        lambda: person.get(f"{PROFILES}?limit=3"),
-        lambda: person.get(SESSIONS),
-    ]
+def statuses(requests):
+    """The statuses of requests that are made at the same time."""
+    return {response.status_code for response in at_once(*requests)}
 
 
-def assert_served(requests):
-    """Each request, made at the same time, succeeds."""
-    for response in at_once(*requests):
-        assert response.status_code in (200, 201), response.text
+def test_a_missing_column_is_503_and_init_db_names_it(
+    empty_database_url, make_app, caplog
+):
+    app = make_app(DATABASE_URL=empty_database_url)
+    execute(empty_database_url, "ALTER TABLE profile DROP COLUMN phone")
+    assert_unavailable(app.test_client().get("/health"))
+    assert re.search("database unavailable: .*phone", caplog.text)
+    done = app.test_cli_runner().invoke(args=["init-db"])
+    assert done.exit_code == 1
+    assert re.match("Error: database-unavailable: .*phone", done.stderr)
 
 
-def assert_health_unavailable(service):
-    """More answers than there are workers."""
-    for _ in range(4):
-        assert_unavailable(service.get("/health"), within=5)
+@on_sqlite
+def test_a_missing_folder_is_503(database_url, make_app, caplog, tmp_path):
+    file = tmp_path / "folder" / "x.db"
+    client = make_app(DATABASE_URL=f"sqlite:///{file}").test_client()
+    assert_unavailable(client.get("/health"))
+    assert caplog.text.count("unable to open database file") == 2
+    file.parent.mkdir()
+    assert_unavailable(client.get("/health"))
+    assert filemode(file.stat().st_mode) == "-rw-------"
+
+
+@on_sqlite
+def test_damage_that_is_found_while_rows_are_fetched_is_503(
+    empty_database_url, make_app, caplog
+):
+    app = make_app(DATABASE_URL=empty_database_url)
+    administrator = sign_in(app, administrator=True)
+    oldest = fill(Profile, administrator.appid, 99)[-1]
+    db.close()  # so that all is in one file
+    file = Path(name_of(empty_database_url))
+    content = file.read_bytes()
+    start = content.index(oldest["location"].encode()) // 4096 * 4096
+    file.write_bytes(content[:start] + bytes(4096) + content[start + 4096 :])
+    assert_unavailable(administrator.get(f"{PROFILES}?all=true"))
+    assert "database unavailable: database disk image is malformed" in caplog.messages
+
+
+@on_sqlite
+def test_a_text_that_is_not_utf_8_is_not_in_the_log(
+    administrator, database_url, caplog
+):
+    administrator.create(named("name"))
+    value = "CAST(x'53454352455450ff' AS TEXT)"
+    own = f"WHERE appid = '{administrator.appid}'"
+    execute(database_url, f"UPDATE profile SET fullName = {value} {own}")
+    assert_unavailable(administrator.get(PROFILES))
+    assert "column 'fullName'" in caplog.text
+    assert "SECRET" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("database_url", "change"),
+    [
+        ("sqlite", "CREATE UNIQUE INDEX one ON profile (appid)"),
+        ("mysql", "CREATE UNIQUE INDEX one ON profile (appid)"),
+        ("mysql", "ALTER TABLE profile MODIFY fullName VARCHAR(5)"),
+    ],
+    indirect=["database_url"],
+)
+def test_a_row_that_a_table_refuses_is_500_with_a_traceback(
+    empty_database_url, make_app, caplog, change
+):
+    """Clients are not asked to repeat it."""
+    user = sign_in(make_app(DATABASE_URL=empty_database_url))
+    user.create(named("first"))
+    execute(empty_database_url, change)
+    assert_error(user.create(named("second")), 500, "internal-error")
+    assert "Traceback" in caplog.text
+
+
+def connections(url):
+    """The id of each connection to a MySQL database."""
+    select = "SELECT id FROM information_schema.processlist WHERE db = %s"
+    return execute(SERVER, select, name_of(url))
+
+
+def cut_connections(url):
+    """KILL every connection to a MySQL database."""
+    found = connections(url)
+    assert found
+    for row in found:
+        execute(SERVER, "KILL %s", *row)
+    wait_until(lambda: not connections(url))
 
 
 @on_mysql
-def test_a_server_that_comes_cuts_connections_goes_and_hangs(empty_database_url, serve):
-    proxy = Proxy()
-    service = serve(proxy.url(empty_database_url))
-    assert_health_unavailable(service)
-    with proxy:
-        done = service.flask("init-db")  # of a database that was empty, once
-        assert done.returncode == 0
-        assert service.get("/health").status_code == 200
-        person = Person(service, administrator=True)
-        profileid = person.create(named("first")).json["profileid"]
-        requests = reads(person) + writes(person, profileid)
-        known = len(service.log())
-        for _ in range(2):
-            assert_served(requests * 4)
-            assert cut_connections(empty_database_url) > 1
-        assert_served(requests)
-        assert "database unavailable" not in service.log()[known:]
-        before = person.profiles()
-        for _ in range(2):
-            proxy.go()
-            responses = at_once(*requests, lambda: person.get("/health"))
-            assert_unavailable(*responses, within=5)
-            proxy.come()
-            assert person.profiles() == before
-        # Some threads have a connection, others need one.
-        proxy.process.send_signal(signal.SIGSTOP)
-        # The threads of a worker wait for each other's time-outs, 10 seconds each.
-        assert_unavailable(*at_once(*requests[1:]), within=40)
-        proxy.process.send_signal(signal.SIGCONT)
-        assert_served(requests)
+def test_a_connection_that_is_killed_three_times_is_replaced(
+    app, administrator, database_url
+):
+    """Before a read, before a write, and before a transaction."""
+    caller = administrator.caller
+    create = partial(create_profile, caller, caller.accountid)
+    for call in (
+        partial(list_profiles, caller),
+        partial(create, named("first")),
+        partial(create, named("second", default="true")),
+    ):
+        cut_connections(database_url)
+        call()
+    assert len(list_profiles(caller)) == 2
 
 
-def test_a_removed_file_is_never_made_anew(tmp_path, serve):
-    """Nor when it was not there when the service started, nor after a reload."""
-    path = tmp_path / "folder" / "x.db"
-    service = serve(f"sqlite:///{path}")
-    path.parent.mkdir()
+@on_mysql
+def test_a_transaction_whose_connection_is_killed_is_undone(
+    app, administrator, database_url
+):
+    caller = administrator.caller
+    with pytest.raises(peewee.PeeweeException), db.atomic():
+        create_profile(caller, caller.accountid, named("never"))
+        cut_connections(database_url)
+        create_profile(caller, caller.accountid, named("never"))
+    assert list_profiles(caller) is None
+
+
+@on_mysql
+@long
+def test_a_connection_that_the_server_closed_since_it_was_idle_is_replaced(
+    app, administrator, database_url
+):
+    db.execute_sql("SET SESSION wait_timeout = 1")
+    wait_until(lambda: not connections(database_url))
+    assert administrator.profiles() == []
+
+
+@on_mysql
+@long
+def test_a_statement_that_timed_out_is_not_sent_again(app):
+    began = time.monotonic()
+    with pytest.raises(peewee.OperationalError, match="timed out"):
+        db.execute_sql("SELECT SLEEP(12)")
+    assert 9 < time.monotonic() - began < 15
+
+
+@pytest.fixture
+def proxy(tmp_path):
+    """Another program that listens on a port, ended with the test."""
+    proxy = Served(tmp_path, "")
+    yield proxy
+    proxy.kill()
+
+
+@on_mysql
+@long
+def test_a_server_that_comes_cuts_connections_goes_and_hangs(
+    empty_database_url, serve, proxy
+):
+    server = SERVER.rpartition("@")[2]
+
+    def come():
+        proxy.start(sys.executable, PROGRAMS / "proxy.py", str(proxy.port), server)
+        wait_until(lambda: is_listening(proxy.port))
+
+    url = empty_database_url.replace(server, f"127.0.0.1:{proxy.port}")
+    service = serve(url)
     assert_unavailable(service.get("/health"))
-    assert service.flask("init-db").returncode == 0
-    assert service.get("/health").status_code == 200
-    for file in path.parent.iterdir():
-        file.unlink()
-    assert_health_unavailable(service)
-    service.process.send_signal(signal.SIGHUP)
-    wait_until(lambda: service.log().count("Booting") == 4, log=service.log_file)
-    assert_health_unavailable(service)
-    assert not path.exists()
+    come()
+    client = sign_in(service, administrator=True)
+    profileid = client.create(named("first")).json["profileid"]
+    requests = [partial(client.get, PROFILES), *writes(client, profileid)]
+    assert statuses(requests * 4) == {200, 201}
+    cut_connections(empty_database_url)
+    assert statuses(requests) == {200, 201}
+    proxy.kill()
+    assert statuses(requests) == {503}
+    come()
+    assert statuses(requests) == {200, 201}
+    began = time.monotonic()
+    proxy.process.send_signal(signal.SIGSTOP)
+    started = serve(url, wait=False)
+    assert_unavailable(wait_until(lambda: started.get("/health")))
+    assert time.monotonic() - began < 30
+    # The threads of a worker wait for each other's time-outs, 10 seconds each.
+    assert statuses(requests) == {503}
+    assert time.monotonic() - began < 75
+    proxy.process.send_signal(signal.SIGCONT)
+    assert statuses(requests) == {200, 201}
 
 
-def remount(folder, option):
-    """Make the file system read-only or writable, once nobody is writing to it."""
-    command = ["mount", "-o", f"remount,{option}", folder]
-
-    def is_remounted():
-        return subprocess.run(command, capture_output=True).returncode == 0
-
-    wait_until(is_remounted)
+@long
+@pytest.mark.parametrize(
+    ("database_url", "lock"),
+    [
+        ("sqlite", "UPDATE account SET appid = appid"),
+        ("mysql", "SELECT * FROM profile FOR UPDATE"),
+        ("mysql", "LOCK TABLES profile WRITE"),
+    ],
+    indirect=["database_url"],
+)
+def test_what_is_locked_for_too_long_is_503(app, administrator, database_url, lock):
+    first = administrator.create(named("first", default="true")).json
+    began = time.monotonic()
+    with Threads(1) as pool, cursor_of(database_url) as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute(lock)
+        waiting = pool.submit(statuses, writes(administrator, first["profileid"]))
+        while not waiting.done():
+            assert administrator.get(SESSIONS).status_code == 200
+    assert waiting.result() == {503}
+    assert 3 < time.monotonic() - began < 12
+    assert administrator.profiles() == [first]
 
 
 @pytest.fixture
 def small_disk(tmp_path):
     """A file system of 24 MiB, gone with the test."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", folder]
+    disk = tmp_path / "disk"
+    options = "size=24m,X-mount.mkdir"
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", disk]
     if os.geteuid() or subprocess.run(command).returncode:
         pytest.skip("needs to mount a file system, and only root can")
-    yield folder
-    subprocess.run(["umount", "--lazy", folder], check=True)
+    yield disk
+    subprocess.run(["umount", "--lazy", disk], check=True)
 
 
+@long
 def test_a_full_disk_is_503_until_there_is_room(small_disk, serve):
     ballast = small_disk / "ballast"
-    ballast.write_bytes(bytes((24 << 20) - 4096))
+    ballast.write_bytes(bytes(18 << 20))
     url = f"sqlite:///{small_disk}/profiles.db"
     service = serve(url, USER_PROFILE_FIELDS="location")
-    done = service.flask("init-db")
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert re.search("unavailable:.* full\n", done.stderr)
-    assert done.stderr.endswith("Error: database-unavailable\n")
-    ballast.write_bytes(bytes(18 << 20))
-    assert service.flask("init-db").returncode == 0
-    person = Person(service, administrator=True)
+    client = sign_in(service, administrator=True)
     body = {"location": "x" * 60_000}
-    acknowledged = []
-    for _ in range(2):
-        while (response := person.create(body)).status_code == 201:
-            acknowledged.insert(0, response.json)
-        assert_unavailable(response, within=5)
-    assert len(acknowledged) > 10
-    assert re.search("unavailable:.* full", service.log())
-    assert person.profiles() == acknowledged
+    stored = []
+    while (response := client.create(body)).status_code == 201:
+        stored.insert(0, response.json)
+    assert_unavailable(response)
+    assert re.search("database unavailable: .* full", service.log())
+    assert client.profiles() == stored
     ballast.unlink()
-    for _ in range(5):
-        response = person.create(body | {"default": "true"})
-        acknowledged.insert(0, response.json)
-    assert person.profiles() == acknowledged
+    last = client.create(body).json
+    assert client.profiles() == [last, *stored]
 
 
+@long
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
 def test_a_read_only_disk_is_503_until_it_is_writable(small_disk, serve, sign):
     service = serve(f"sqlite:///{small_disk}/profiles.db")
-    person = Person(service, administrator=True)
-    first = person.create(named("first", default="true")).json
-    requests = writes(person, first["profileid"])
+    client = sign_in(service, administrator=True)
+    requests = [partial(client.create, named("name"))] * 8
     service.kill(sign)
-    remount(small_disk, "ro")
-    service.start().wait_until_up()
-    assert_unavailable(*at_once(*requests * 2), within=10)
-    unavailable = {"object": "error", "message": "database-unavailable"}
-    listing = person.get(f"{PROFILES}?all=true")
-    assert listing.json in ([first], unavailable)
-    reason = "unavailable: .*(read-?only|unable to open)"
-    assert re.search(reason, service.log(), re.IGNORECASE)
-    remount(small_disk, "rw")
-
-    def all_write():
-        responses = at_once(*requests[:1] * 16)
-        return all(response.status_code == 200 for response in responses)
-
-    wait_until(all_write, 5)
-    assert_served(reads(person) + requests)
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    service.start()
+    service.wait_until_up()
+    assert statuses(requests) == {503}
+    assert re.search("database unavailable: .*(readonly|unable)", service.log())
+    subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
+    wait_until(lambda: statuses(requests) == {201})

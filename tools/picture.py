@@ -1,5 +1,6 @@
 """Makes docs/page.png, the picture in the README."""
 
+import subprocess
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -7,16 +8,21 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).resolve().parent.parent
 sys.path += [str(ROOT), f"{ROOT}/tests"]
 
-from serving import Served  # noqa: E402
-from test_page import Page, address, open_browser  # noqa: E402
+from service import Served  # noqa: E402
 
-VIEW = {"width": 900, "height": 990, "deviceScaleFactor": 0.8, "mobile": True}
+CHROMIUM = """
+chromium --headless --no-sandbox --hide-scrollbars --virtual-time-budget=10000
+--window-size=900,990 --force-device-scale-factor=0.8
+"""
 
 with TemporaryDirectory() as name:
-    folder = Path(name)
-    service = Served(folder, f"sqlite:///{folder}/profiles.db")
-    with service.start(), open_browser(folder, "900,1020") as browser:
+    service = Served(Path(name), f"sqlite:///{name}/profiles.db")
+    service.start()
+    try:
         service.wait_until_up()
-        Page(browser, address(service))
-        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", VIEW)
-        browser.save_screenshot(ROOT / "docs" / "page.png")
+        picture = f"--screenshot={ROOT}/docs/page.png"
+        page = f"http://127.0.0.1:{service.port}/docs/"
+        command = [*CHROMIUM.split(), picture, page]
+        subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    finally:
+        service.kill()

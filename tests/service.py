@@ -1,0 +1,395 @@
+"""What several tests use: clients, databases, and the service served by gunicorn."""
+
+import itertools
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from http.client import HTTPConnection
+from pathlib import Path
+from secrets import token_hex
+from threading import Event
+from urllib.parse import unquote, urlsplit
+
+import pymysql
+import pytest
+from peewee import chunked
+from werkzeug.datastructures import EnvironHeaders
+from werkzeug.test import Client
+
+from database import db
+from models import MODELS, Account, as_object, properties_of, timestamp
+from validators import new_identifier
+
+ROOT = Path(__file__).parent.parent
+PROGRAMS = ROOT / "tests" / "programs"
+UPDATE = "/api/user/update-profile"
+CREATE = "/api/user/create-profile"
+PROFILES = "/api/administrator/profiles"
+SESSIONS = "/api/administrator/sessions"
+SERVER = os.environ.get("TEST_MYSQL_URL", "")
+
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+on_mysql = pytest.mark.parametrize("database_url", ["mysql"], indirect=True)
+
+
+# Clients
+
+
+class SignedIn(Client):
+    """A client that sends the token of its account, of an app or of a Served one."""
+
+    def open(self, *request, headers=(), **options):
+        headers = self.headers | dict(headers)
+        return super().open(*request, headers=headers, **options)
+
+    def create(self, data=None, **options):
+        """Create a profile of the account."""
+        path = f"{CREATE}?accountid={self.accountid}"
+        return self.post(path, data=data, **options)
+
+    def update(self, profileid, data=None, **options):
+        return self.patch(f"{UPDATE}?profileid={profileid}", data=data, **options)
+
+    def profiles(self):
+        """All profiles of the application, for an administrator."""
+        response = self.get(f"{PROFILES}?all=true")
+        assert response.status_code == 200, response.text
+        return response.json or []
+
+    @property
+    def caller(self):
+        """The account as a caller in this process."""
+        return Account.get_by_id(self.accountid)
+
+
+def sign_in(service, *, administrator=False, appid=None):
+    """A client with the token of a new account."""
+    options = ["--administrator"] * administrator
+    options += ["--appid", appid] if appid else []
+    account = run(service, "create-account", *options)
+    client = SignedIn(service)
+    client.accountid = account["accountid"]
+    client.appid = account["appid"]
+    client.session = run(service, "create-session", client.accountid)
+    client.token = client.session["token"]
+    client.headers = {"Authorization": f"Bearer {client.token}"}
+    if appid:
+        client.headers["X-Appid"] = appid
+    return client
+
+
+def run(service, *words):
+    """The object that a flask command prints on the only line of its output."""
+    if isinstance(service, Served):
+        done = service.flask(*words)
+        assert done.returncode == 0, done.stderr
+    else:
+        with service.app_context():  # of this app, if that of another one is pushed
+            done = service.test_cli_runner().invoke(args=words)
+        assert done.exit_code == 0, done.output
+    (line,) = done.stdout.splitlines()
+    return json.loads(line)
+
+
+def named(name, **more):
+    """A body of the two fields configured by default, both with the name."""
+    return {"full-name": name, "contact-email": f"{name}@example.com", **more}
+
+
+def assert_error(response, status, code):
+    """The shape of every error there is."""
+    assert response.json == {"object": "error", "message": code}
+    assert response.status_code == status
+    assert response.content_type == "application/json"
+    assert response.headers["Cache-Control"] == "no-store"
+    if status == 503:
+        assert re.fullmatch("[0-9]+", response.headers["Retry-After"])
+
+
+def walk(client, path):
+    """The pages of a listing, from link to link."""
+    visited = set()
+    while path:
+        assert path not in visited, f"{path} was there before"
+        visited.add(path)
+        response = client.get(path)
+        assert response.status_code == 200, response.text
+        yield response.json
+        link = response.headers.get("Link")
+        path = link and re.fullmatch('<(.+)>; rel="next"', link)[1]
+
+
+# Several at once
+
+
+def close_connection():
+    """Close the thread's connection: Python 3.13 and newer warn of one left open."""
+    if db.obj:
+        db.close()
+
+
+class Threads(ThreadPoolExecutor):
+    """Threads that close their connection after each call, as API.md asks."""
+
+    def submit(self, call, *values):
+        def work():
+            try:
+                return call(*values)
+            finally:
+                close_connection()
+
+        return super().submit(work)
+
+
+def at_once(*calls):
+    """What the calls return, each made in a thread of its own at the same time."""
+    with Threads(len(calls)) as pool:
+        futures = [pool.submit(call) for call in calls]
+    return [future.result() for future in futures]
+
+
+@contextmanager
+def repeating(*calls):
+    """Each call is made again and again, in a thread each, until the block ends."""
+    ended = Event()
+
+    def repeat(call):
+        while not ended.is_set():
+            call()
+
+    with Threads(len(calls)) as pool:
+        threads = [pool.submit(repeat, call) for call in calls]
+        try:
+            yield
+        finally:
+            ended.set()
+            for thread in threads:
+                thread.result()
+
+
+def wait_until(condition, seconds=40):
+    """What the condition returns once that is true; OSError counts as not yet."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with suppress(OSError):
+            if found := condition():
+                return found
+        time.sleep(0.02)
+    raise AssertionError(f"waited {seconds} seconds in vain")
+
+
+# Databases
+
+
+def is_sqlite(url):
+    return url.startswith("sqlite")
+
+
+def name_of(url):
+    """The path of a SQLite file, or the name of a database on the MySQL server."""
+    return unquote(urlsplit(url).path[1:])
+
+
+@contextmanager
+def new_database(kind, folder):
+    """The URL of a database of the kind without a table, until the end of the block."""
+    name = f"test_profiles_{token_hex(4)}"
+    if kind == "sqlite":
+        yield f"sqlite:///{folder}/{name}.db"
+        return
+    execute(SERVER, f"CREATE DATABASE {name}")
+    try:
+        yield urlsplit(SERVER)._replace(path=f"/{name}").geturl()
+    finally:
+        execute(SERVER, f"DROP DATABASE {name}")
+
+
+@contextmanager
+def cursor_of(url):
+    """A cursor of another client, which checks no foreign keys."""
+    if is_sqlite(url):
+        client = sqlite3.connect(name_of(url), isolation_level=None)
+    else:
+        parts = urlsplit(url)
+        client = pymysql.connect(
+            host=parts.hostname,
+            port=parts.port or 3306,
+            user=unquote(parts.username),
+            password=unquote(parts.password or ""),
+            database=name_of(url),
+            autocommit=True,
+            init_command="SET foreign_key_checks = 0",
+        )
+    with closing(client):
+        yield client.cursor()
+
+
+def execute(url, sql, *values):
+    """The rows of a statement that another client runs."""
+    with cursor_of(url) as cursor:
+        cursor.execute(sql, values) if values else cursor.execute(sql)
+        return list(cursor.fetchall())
+
+
+def stored(url):
+    """Every row of each table, in the order of their keys."""
+    found = {}
+    for model in MODELS:
+        names = model._meta.sorted_field_names
+        select = f"SELECT {', '.join(names)} FROM {model.TABLE} ORDER BY {names[0]}"
+        found[model.TABLE] = []
+        for row in execute(url, select):
+            found[model.TABLE].append(dict(zip(names, row, strict=True)))
+    return found
+
+
+# When the rows of each ``fill`` begin, in nanoseconds: 1,000 seconds apart.
+STARTS = itertools.count(1_700_000_000_000_000_000, 10**12)
+
+
+def fill(model, appid, count, *, accountid=None):
+    """Store rows of an account, three or four to a millisecond; return them as listed.
+
+    An account that does not exist is made.
+    """
+    accountid = accountid or new_identifier("acct")
+    start = next(STARTS)
+    moments = range(start, start + count * 300_000, 300_000)
+    rows = [new_row(model, moment, appid, accountid) for moment in moments]
+    owner = dict(accountid=accountid, appid=appid, administrator=False)
+    made = timestamp(start)
+    with db.atomic():
+        account = Account.insert(createdAt=made, updatedAt=made, **owner)
+        account.on_conflict_ignore().execute()
+        for some in chunked(rows, 100):
+            model.insert_many(some).execute()
+    for row in rows:
+        row["ended"] = row.get("endedAt")
+    names = properties_of(model)
+    return [as_object(model, map(row.get, names)) for row in reversed(rows)]
+
+
+def new_row(model, moment, appid, accountid):
+    """A value for each column of a row that was made at the moment."""
+    values = {
+        "id": moment,
+        f"{model.TABLE}id": new_identifier(model.PREFIX),
+        "appid": appid,
+        "accountid": accountid,
+        "tokenHash": token_hex(32),
+        "csrfToken": token_hex(32),
+        "duration": 60,
+        "endedAt": None,
+    }
+    moments = "createdAt updatedAt expiresAt lastVerifiedAt".split()
+    values |= dict.fromkeys(moments, timestamp(moment))
+    return {
+        name: values.get(name, f"{name} {moment} é\U0001f600")
+        for name in model._meta.sorted_field_names
+    }
+
+
+# The service served by gunicorn
+
+
+class Served:
+    """The service in a process group. It is also a WSGI app, which asks the service."""
+
+    def __init__(self, folder, database_url, **settings):
+        self.port = free_port()
+        self.log_file = folder / f"{token_hex(4)}.log"
+        self.environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "DATABASE_URL": database_url,
+            "PORT": str(self.port),
+            "WEB_CONCURRENCY": "2",
+            **settings,
+        }
+
+    def __call__(self, environ, start_response):
+        """Pass a request of a client on, by a connection of its own."""
+        target = environ["REQUEST_URI"]
+        body = environ["wsgi.input"].read()
+        headers = dict(EnvironHeaders(environ))
+        with closing(HTTPConnection("127.0.0.1", self.port, timeout=60)) as wire:
+            wire.request(environ["REQUEST_METHOD"], target, body, headers)
+            answer = wire.getresponse()
+            text = answer.read()
+        start_response(f"{answer.status} {answer.reason}", answer.getheaders())
+        return [text]
+
+    def start(self, *command, cwd=ROOT):
+        """Run the Procfile's line, or another command; the log is what they write."""
+        with self.log_file.open("ab") as log:
+            self.process = subprocess.Popen(
+                command or procfile("web"),
+                cwd=cwd,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def wait_until_up(self):
+        """Wait until /health gets a response of any kind."""
+
+        def health():
+            assert self.process.poll() is None, f"the service has ended: {self.log()}"
+            return self.get("/health")
+
+        return wait_until(health)
+
+    def get(self, path, **options):
+        return Client(self).get(path, **options)
+
+    def log(self):
+        return self.log_file.read_text()
+
+    def stop(self):
+        """End the service as its platform does, and wait for its end."""
+        self.process.terminate()
+        assert self.process.wait(60) == 0
+
+    def kill(self, sign=signal.SIGKILL):
+        """Send every process of the service the signal, and wait for their end."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, sign)
+        self.process.wait(60)
+        wait_until(lambda: not is_listening(self.port))
+
+    def flask(self, *words):
+        """A flask command, run to its end with the service's environment."""
+        return subprocess.run(
+            [sys.executable, "-m", "flask", *words],
+            cwd=ROOT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+        )
+
+
+def procfile(process, root=ROOT):
+    """The command of a process in the Procfile."""
+    text = (root / "Procfile").read_text()
+    return shlex.split(re.search(f"(?m)^{process}: (.+)$", text)[1])
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+def is_listening(port):
+    with suppress(ConnectionRefusedError):
+        with socket.create_connection(("127.0.0.1", port)):
+            return True

@@ -1,0 +1,86 @@
+"""A create-profile with an Idempotency-Key: sent again, it is stored once."""
+
+from functools import partial
+from hashlib import sha256
+
+import pytest
+from service import assert_error, at_once, named
+
+from database import db
+from errors import ServiceError
+from models import Profile
+from operations import create_profile
+
+ADA = named("Ada")
+KEY = {"Idempotency-Key": "key"}
+
+
+def test_a_create_repeated_with_its_key_changes_nothing(user, administrator):
+    first = user.create(named("first", default="true"), headers=KEY)
+    second = user.create(named("second", default="true"))
+    again = user.create(named("again", default="true"), headers=KEY)
+    assert again.status_code == 201
+    assert again.json == first.json
+    assert administrator.profiles() == [second.json, first.json]
+    assert user.caller.profileid == second.json["profileid"]
+
+
+def test_a_key_keeps_the_profile_as_it_is_now_but_no_error(user):
+    assert_error(user.create(headers=KEY), 400, "invalid-contact-email")
+    first = user.create(ADA, headers=KEY)
+    profileid = first.json["profileid"]
+    updated = user.update(profileid, named("Bob"))
+    assert user.create(ADA, headers=KEY).json == updated.json
+
+
+def test_the_profileid_is_made_of_application_account_and_key(user):
+    """It is the same in each process and version, and in Python."""
+    key = "~ Key " + "x" * 249
+    response = user.create(ADA, headers={"Idempotency-Key": key})
+    digest = sha256(f"{user.appid} {user.accountid} {key}".encode()).hexdigest()
+    assert response.json["profileid"] == f"prof_{digest[:16]}"
+    again = create_profile(user.caller, user.accountid, ADA, idempotency_key=key)
+    assert again == response.json
+
+
+@pytest.mark.parametrize("default", ["", "true"])
+def test_of_several_at_once_one_is_stored(user, administrator, default):
+    bodies = [named(name, default=default) for name in "abcdefgh"]
+    calls = [partial(user.create, body, headers=KEY) for body in bodies]
+    first, *others = [response.json for response in at_once(*calls)]
+    assert others == [first] * 7
+    assert administrator.profiles() == [first]
+    expected = first["profileid"] if default else None
+    assert user.caller.profileid == expected
+
+
+def test_a_repeat_finds_what_its_own_transaction_stored(user, administrator):
+    with db.atomic():
+        first = user.create(ADA, headers=KEY).json
+        again = user.create(named("again"), headers=KEY).json
+    assert again == first
+    assert administrator.profiles() == [first]
+
+
+@pytest.mark.parametrize(
+    "key", ["", "x" * 256, "a\tb", "a\n", "\x7f", "é", b"x", 1], ids=ascii
+)
+def test_a_key_of_other_characters_or_length_is_refused(user, key):
+    with pytest.raises(ServiceError, match="^invalid-idempotency-key$"):
+        create_profile(user.caller, user.accountid, ADA, idempotency_key=key)
+
+
+def test_the_key_is_checked_after_the_fields(user):
+    no_key = {"Idempotency-Key": ""}
+    assert_error(user.create(headers=no_key), 400, "invalid-contact-email")
+    assert_error(user.create(ADA, headers=no_key), 400, "invalid-idempotency-key")
+
+
+def test_a_key_answers_with_no_profile_of_another(user, administrator):
+    """Two keys with one hash, as somebody may find them."""
+    made = user.create(ADA, headers=KEY).json
+    taken = {"accountid": administrator.accountid}
+    of_user = Profile.profileid == made["profileid"]
+    Profile.update(taken).where(of_user).execute()
+    response = user.create(ADA, headers=KEY)
+    assert_error(response, 400, "invalid-idempotency-key")

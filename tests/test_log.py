@@ -1,0 +1,201 @@
+"""The log: a line for each request, which nobody can forge, and no secret in it."""
+
+import logging
+import re
+import runpy
+import socket
+from datetime import UTC, datetime
+from functools import partial
+from urllib.parse import unquote
+
+import pytest
+from service import PROFILES, ROOT, Served, execute, procfile, sign_in, wait_until
+
+from validators import CATALOGUE
+
+pytestmark = pytest.mark.long
+V = r"[!#-&(-<>-\[\]-~]+"  # a value, as strict as any parser of logfmt
+LINE = (
+    rf"time={V} method=({V}) path=({V}) status={V} code={V} "
+    rf"account={V} appid={V} target={V} request_id={V} bytes={V} ms={V} "
+    rf"client={V} worker={V}"
+)
+TOKEN = "5ec4e7" * 10 + "5ec4"
+
+
+@pytest.fixture(scope="module")
+def service(database_url, tmp_path_factory):
+    """One service for this file, with every logger at its most talkative."""
+    folder = tmp_path_factory.mktemp("served")
+    program = "import logging; logging.basicConfig(level=logging.DEBUG)"
+    (folder / "sitecustomize.py").write_text(program)
+    fields = ",".join(CATALOGUE)
+    service = Served(
+        folder, database_url, USER_PROFILE_FIELDS=fields, PYTHONPATH=folder
+    )
+    service.socket = f"{folder}/socket"
+    addresses = f"-b unix:{service.socket} -b 127.0.0.1:{service.port}"
+    options = f"--log-level debug {addresses}"
+    service.start(*procfile("web"), *options.split())
+    try:
+        service.wait_until_up()
+        wait_until(lambda: logged(service))
+        yield service
+    finally:
+        service.kill()
+
+
+@pytest.fixture(scope="module")
+def administrator(service):
+    return sign_in(service, administrator=True)
+
+
+def logged(service, start=0):
+    """The lines of requests in the log, from a position on."""
+    lines = re.findall("(?m)^(time=.*)\n", service.log()[start:])
+    return [re.fullmatch(LINE, line) for line in lines]
+
+
+def send(service, head):
+    """Send the head of a request to the Unix socket; return its only line."""
+    start = len(service.log())
+    with socket.socket(socket.AF_UNIX) as wire:
+        wire.connect(service.socket)
+        wire.sendall(f"{head}\r\nHost: x\r\n\r\n".encode("latin-1"))
+        wire.recv(1)
+        (line,) = wait_until(lambda: logged(service, start))
+        return line
+
+
+FIELDS = {
+    f"{PROFILES}?limit=5": "status=200 code=- account={} appid=default",
+    f"{PROFILES}?limit=x": "status=400 code=invalid-limit account={} appid=default",
+    "/nowhere": "status=404 code=not-found account=- appid=-",
+    "/docs/swagger-ui.css": "status=200 code=- account=- appid=-",
+}
+
+
+@pytest.mark.parametrize("target", FIELDS)
+def test_each_field_of_a_line(service, administrator, target):
+    start = len(service.log())
+    response = administrator.get(target, headers={"X-Request-Id": "router-1.2_3"})
+    (line,) = wait_until(lambda: logged(service, start))
+    expected = (
+        rf"time={datetime.now(UTC):%Y-%m-%dT%H}:\d\d:\d\d\.\d\d\dZ method=GET "
+        f"path={response.request.path} "
+        f"{FIELDS[target].format(administrator.accountid)} "
+        f"target=- request_id=router-1.2_3 bytes={len(response.data)} "
+        r"ms=\d{1,4} client=127.0.0.1 worker=\d+"
+    )
+    assert re.fullmatch(expected, line[0])
+
+
+def test_the_target_is_the_account_that_a_request_is_about(service, administrator):
+    start = len(service.log())
+    created = administrator.post("/api/administrator/create-account").json
+    accountid = created["accountid"]
+    target = f"/api/administrator/delete-account?accountid={accountid}"
+    administrator.delete(f"{target}%20code=-")
+    administrator.delete(target)
+    lines = f"(?s) target={accountid} .* target=- .* target={accountid} "
+    wait_until(lambda: re.search(lines, service.log()[start:]))
+
+
+TARGETS = r"""
+/a%20b /a%0Amethod=GET%20path=/forged /%0d%0a%00%1b[2J%7f /"quoted"='x'\n{}|^`<>
+/%e2%80%a8%c2%85%ed%a0%80%ff%fe /=%3D /%zz% //evil.example/x /- /?
+"""
+METHODS = "A'B FORGED%0A *`|~$&+^! OPTIONS"
+NAMES = "X-Request-Id X-Appid X-Forwarded-For Authorization"
+TEXTS = ('::1%a b="c" code=-', "\xe9\x85", "x" * 129)
+HEADERS = f"""\
+Authorization: Bearer {TOKEN}
+Authorization: Bearer {TOKEN}x
+Authorization: Bearer {TOKEN} {TOKEN}
+Authorization: {TOKEN}
+Content-Length: {TOKEN}""".splitlines()
+for name in NAMES.split():
+    HEADERS += [f"{name}: {text}" for text in TEXTS]
+HEADS = [
+    *[f"GET {target}?{TOKEN} HTTP/1.1" for target in TARGETS.split()],
+    *[f"{method} /health HTTP/1.1" for method in METHODS.split()],
+    *[f"GET {PROFILES} HTTP/1.1\r\n{header}" for header in HEADERS],
+]
+
+
+@pytest.mark.parametrize("head", HEADS, ids=ascii)
+def test_no_request_forges_a_line_or_has_its_token_in_it(service, head):
+    line = send(service, head)
+    method_and_path = re.match(r"\S+ [^\s?]+", head)[0]
+    assert unquote(" ".join(line.groups())) == unquote(method_and_path)
+    assert not re.search(f"{TOKEN}|x{{129}}", service.log())
+
+
+FORWARDED = "GET / HTTP/1.1\r\nX-Forwarded-For: "
+SHOWN = {
+    # The client is the last address that was forwarded; a Unix socket has none.
+    f"{FORWARDED}192.0.2.1, 203.0.113.9": " client=203.0.113.9 ",
+    f"{FORWARDED}192.0.2.1,2001:DB8::1": " client=2001:DB8::1 ",
+    f"{FORWARDED}192.0.2.1\r\nX-Forwarded-For: unknown": " client=unknown ",
+    f"{FORWARDED}203.0.113.9,": " client=- ",
+    # What is long is cut, so that a line is one write.
+    f"{FORWARDED}{'=' * 200}": f" client={'%3D' * 42}%3 ",
+    f"GET /{'=' * 4_000} HTTP/1.1": f" path=/{'%3D' * 682}% ",
+    # gunicorn itself refuses this.
+    "GET /a?b HTTP/1.1\r\nContent-Length: x": " path=/a status=400 code=- account=- ",
+    "GET / HTTP/1.1\r\nContent-Length: x": " target=- request_id=- bytes=- ",
+}
+
+
+@pytest.mark.parametrize("head", SHOWN, ids=ascii)
+def test_what_a_line_shows_of_a_head(service, head):
+    assert SHOWN[head] in send(service, head)[0]
+
+
+@pytest.mark.parametrize("output", [">&-", "| true", ">/dev/full"])
+def test_without_a_standard_output_requests_are_served(serve, tmp_path, output):
+    service = serve(f"sqlite:///{tmp_path}/x.db")
+    service.stop()
+    service.start("sh", "-c", f'exec "$@" {output}', "sh", *procfile("web"))
+    service.wait_until_up()
+    for _ in range(20):
+        assert service.get("/health").status_code == 200
+    assert b"method=" not in (tmp_path / "x.db").read_bytes()
+    assert "Traceback" not in service.log()
+
+
+def test_a_message_of_gunicorn_is_one_line_without_a_query():
+    runpy.run_path(f"{ROOT}/gunicorn.conf.py")
+    record = logging.makeLogRecord({"msg": "Error handling request /\n?secret"})
+    assert logging.getLogger("gunicorn.error").filter(record)
+    assert record.getMessage() == r"'Error handling request /\n'"
+
+
+def test_the_password_of_a_database_that_is_away_is_not_logged(serve):
+    log = serve("mysql://someone:secret@127.0.0.1:1/name").log()
+    assert "database unavailable: " in log
+    assert "secret" not in log
+
+
+KINDS = ("application/json", "multipart/form-data; boundary=b", "x")
+
+
+def test_nothing_of_a_profile_is_logged(service, administrator, database_url):
+    values = dict.fromkeys(CATALOGUE, "secret@example.com") | {"dob": "1931-03-17"}
+    bodies = [{"data": str(values), "content_type": kind} for kind in KINDS]
+    for name in values:
+        for times in (0, 1, 9, 6_000):
+            bodies.append({"data": values | {name: values[name] * times}})
+    profileid = administrator.create(values).json["profileid"]
+    writes = (administrator.create, partial(administrator.update, profileid))
+
+    def send_all():
+        return {write(**body).status_code for write in writes for body in bodies}
+
+    assert send_all() == {200, 201, 400, 413, 415}
+    execute(database_url, "ALTER TABLE profile RENAME TO elsewhere")
+    statuses = send_all()
+    execute(database_url, "ALTER TABLE elsewhere RENAME TO profile")
+    assert 503 in statuses
+    assert "database unavailable: " in service.log()
+    assert not re.search(f"secret|1931-03-17|{administrator.token}", service.log())

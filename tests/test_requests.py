@@ -1,0 +1,320 @@
+"""What is sent and answered, beside the rules of the interface."""
+
+import json
+import re
+from enum import Enum
+from io import BytesIO
+
+import pytest
+from service import CREATE, UPDATE, assert_error, named, sign_in
+
+import models
+from app import create_app
+from errors import ServiceError
+from operations import create_profile, update_profile
+
+ADA = named("Ada")
+JSON = "application/json"
+FORM = "application/x-www-form-urlencoded"
+MULTIPART = "multipart/form-data;boundary=x"
+PART = '--x\r\nContent-Disposition: form-data; name="{}"\r\n\r\n{}\r\n'
+PARTS = PART.format("contact-email", "a@b.co") + PART.format("full-name", "Ada")
+either_endpoint = pytest.mark.parametrize(
+    ("method", "path"), [("POST", CREATE), ("PATCH", UPDATE)]
+)
+
+
+# One application and one user serve most tests, which look at one answer alone.
+
+
+@pytest.fixture(scope="module")
+def app(database_url):
+    app = create_app({"DATABASE_URL": database_url, "APPID": "requests"})
+    with app.app_context():
+        yield app
+
+
+@pytest.fixture(scope="module")
+def user(app):
+    return sign_in(app)
+
+
+# Status, code, header and value. A session that is found leaves the body: too large.
+HEADERS = """\
+400 bad-request Host {long}
+400 invalid-appid X-Appid\x20
+400 invalid-appid X-Appid a b
+400 invalid-appid X-Appid é
+400 invalid-appid X-Appid {long}
+401 sign-in-required X-Appid elsewhere
+401 sign-in-required X-Appid Requests
+401 sign-in-required Authorization\x20
+401 sign-in-required Authorization Bearer
+401 sign-in-required Authorization Bearer é
+401 sign-in-required Authorization Bearer {user.token} x
+401 sign-in-required Authorization Bearer {capitals}
+401 sign-in-required Authorization Bearer {user.session[csrfToken]}
+401 sign-in-required Authorization Basic {user.token}
+401 sign-in-required Authorization {user.token}
+413 body-too-large Authorization bEARER  {user.token}
+""".splitlines()
+
+
+@either_endpoint
+@pytest.mark.parametrize("line", HEADERS)
+def test_application_and_session_are_checked_before_the_body(user, line, method, path):
+    capitals = user.token.upper()
+    line = line.format(user=user, capitals=capitals, long="a" * 65)
+    status, code, name, value = line.split(" ", 3)
+    request = {"data": "x" * 65_537, "headers": {name: value}}
+    response = user.open(path, method=method, **request)
+    assert_error(response, int(status), code)
+    has_challenge = "WWW-Authenticate: Bearer" in str(response.headers)
+    assert has_challenge == (status == "401")
+
+
+# Status, code, type (the second has none) and body, as Latin-1.
+BODIES = """\
+415 unsupported-media-type text/plain x
+415 unsupported-media-type  x
+400 invalid-body application/json {
+400 invalid-body application/json []
+400 invalid-body application/json null
+400 invalid-body application/json {"full-name": "\xff"}
+400 invalid-body application/json {"full-name": NaN}
+400 invalid-body application/json {"x": 1e999}
+400 invalid-body application/json {"x": "\\ud800"}
+400 invalid-body application/x-www-form-urlencoded full-name=\xff
+400 invalid-body multipart/form-data --x--
+400 invalid-body multipart/form-data;boundary=\xe9 --\xe9--
+""".splitlines()
+BODIES += [f"400 invalid-body {JSON} {'[' * 9_000}{']' * 9_000}"]
+BODIES += [f"400 invalid-body {MULTIPART} {PARTS[:60]}"]
+BODIES += [f"400 invalid-body {MULTIPART} {PARTS[:-2]}"]
+BODIES += [f"400 invalid-body {MULTIPART} {PARTS[:-2]}\xff\r\n--x--\r\n"]
+BODIES += [f"413 body-too-large {FORM} {'x' * 65_537}"]
+BODIES += [f"413 body-too-large text/plain {'x' * 65_537}"]
+
+
+@either_endpoint
+@pytest.mark.parametrize("line", BODIES, ids=lambda line: ascii(line)[:80])
+def test_the_body_is_checked_before_the_target(user, line, method, path):
+    status, code, content_type, text = line.split(" ", 3)
+    body = {"data": text.encode("latin1"), "content_type": content_type}
+    response = user.open(path, method=method, **body)
+    assert_error(response, int(status), code)
+
+
+@pytest.mark.parametrize("content_type", [None, JSON, FORM, MULTIPART, "text/plain"])
+def test_an_empty_body_has_no_fields_whatever_its_type(user, content_type):
+    response = user.create(b"", content_type=content_type)
+    assert_error(response, 400, "invalid-contact-email")
+
+
+@pytest.mark.parametrize("text", ["{0} ", "{1}", "x", "é", "\0", "' OR 1"], ids=ascii)
+def test_a_target_is_compared_byte_for_byte(user, text):
+    """And before the fields, which are missing here."""
+    made = user.create(ADA).json
+    query = {}
+    for name in ("profileid", "accountid"):
+        own = made[name]
+        query[name] = text.format(own, own.upper())
+    updated = user.patch(UPDATE, query_string=query)
+    assert_error(updated, 404, "invalid-profileid")
+    created = user.post(CREATE, query_string=query)
+    assert_error(created, 404, "invalid-accountid")
+
+
+def test_the_target_of_another_is_refused_before_the_fields(user, administrator):
+    profileid = administrator.create(ADA).json["profileid"]
+    assert_error(user.update(profileid), 403, "invalid-account")
+    created = user.post(f"{CREATE}?accountid={administrator.accountid}")
+    assert_error(created, 403, "invalid-account")
+
+
+def test_a_body_of_exactly_the_limit_is_stored_whole(make_app):
+    """Also one that is longer than a TEXT of MySQL."""
+    app = make_app(USER_PROFILE_FIELDS="phone", MAXIMUM_POST_DATA_LENGTH=400_000)
+    user = sign_in(app, administrator=True)
+    phone = "👩" * 99_997 + "123456"
+    body = f"phone={phone}".encode()
+    chunked = {"CONTENT_LENGTH": "", "wsgi.input_terminated": True}
+    chunks = {"content_type": FORM, "environ_overrides": chunked}
+    user.create(body, content_type=FORM)
+    assert_error(user.create(body + b"+", **chunks), 413, "body-too-large")
+    (profile,) = user.profiles()
+    assert profile["phone"] == phone
+
+
+@pytest.mark.parametrize("is_readable", [True, False])
+def test_a_body_that_breaks_off(user, is_readable):
+    text = BytesIO(b"contact-email=a@b.co&full-name=Ada")
+    if not is_readable:
+        text.close()  # so that reading fails, as that of broken chunks does
+    wire = {"wsgi.input": text, "wsgi.input_terminated": True, "CONTENT_LENGTH": "60"}
+    response = user.create(content_type=FORM, environ_overrides=wire)
+    assert_error(response, 400, "invalid-body")
+
+
+def test_a_file_is_ignored(user):
+    file = BytesIO(b"\xff"), "name.bin"
+    response = user.create({**ADA, "full-name": file})
+    assert_error(response, 400, "invalid-full-name")
+
+
+def test_over_a_thousand_parts_are_read(user):
+    data = PART.format("a", "") * 1_001 + PARTS + "--x--\r\n"
+    assert user.create(data, content_type=MULTIPART).status_code == 201
+
+
+def test_the_first_of_a_name_counts_but_the_last_in_json(user):
+    form = "contact-email=a@b.co&full-name=first&full-name=last"
+    first = user.create(form, content_type=FORM).json
+    assert first["fullName"] == "first"
+    text = '{"contact-email":"a@b.co","full-name":"first","full-name":"last"}'
+    last = user.create(text, content_type=JSON).json
+    assert last["fullName"] == "last"
+
+
+@pytest.mark.parametrize(
+    "text", [" ", "  as sent \0'\"\\%;--\r\n naïve 中文 👩‍🚀\u200b "]
+)
+@pytest.mark.parametrize(
+    "content_type", [f"{JSON}; charset=utf-8", "application/a+json", FORM, MULTIPART]
+)
+def test_a_text_is_stored_exactly_as_it_was_sent(
+    user, administrator, content_type, text
+):
+    body = {**ADA, "full-name": text}
+    data = json.dumps(body) if "json" in content_type else body
+    response = user.create(data, content_type=content_type)
+    assert response.json["fullName"] == text
+    assert administrator.profiles()[0] == response.json
+
+
+LONGEST = f"{'x' * 64}@{'x' * 63}.{'x' * 63}.{'x' * 57}.com"  # 254 characters
+NO_ADDRESSES = """\
+a@b@c d | a@example..com | a@-example.com | a@@example.com | Ada <a@example.com> | \
+a@localhost | a@[127.0.0.1] | "a b"@example.com | .a@b.com | a@example.com\x20\
+""".split(" | ")
+
+
+@pytest.mark.parametrize(
+    "address", ["a@corp.local", "a@shop.test", "Zoë+1@Bücher.EXAMPLE", LONGEST]
+)
+def test_an_address_may_be_of_any_domain_with_a_dot(user, address):
+    response = user.create({**ADA, "contact-email": address})
+    assert f'"contactEmail":"{address}"' in response.text
+
+
+@pytest.mark.parametrize("address", [*NO_ADDRESSES, f"x{LONGEST}"])
+def test_an_address_that_is_not_valid(user, address):
+    response = user.create({**ADA, "contact-email": address})
+    assert_error(response, 400, "invalid-contact-email")
+
+
+@pytest.mark.parametrize("value", [True, 0, 1.5, ["a"], {"a": "b"}, None], ids=repr)
+def test_a_value_of_json_that_is_no_string(user, value):
+    response = user.create(json={**ADA, "full-name": value})
+    assert_error(response, 400, "invalid-full-name")
+
+
+def test_the_default_of_json_may_be_true_but_not_1(user):
+    """What is no string is ignored in a field that is not configured."""
+    made = user.create(json={**ADA, "default": True}).json
+    other = user.create(json={**ADA, "default": 1, "phone": 1})
+    assert other.status_code == 201
+    assert user.caller.profileid == made["profileid"]
+
+
+def test_an_update_to_the_same_values_in_the_same_millisecond(user, monkeypatch):
+    """MySQL must not take it for one that found no profile."""
+    profileid = user.create(ADA).json["profileid"]
+    # Patched since no clock stands still for two updates: it is 2096.
+    monkeypatch.setattr(models, "latest", 4 * 10**18)
+    updated = update_profile(user.caller, profileid, ADA)
+    assert update_profile(user.caller, profileid, ADA) == updated
+
+
+class Job(str, Enum):  # noqa: UP042 (str() of it is Job.PILOT)
+    PILOT = "pilot"
+
+
+def test_a_subclass_of_str_is_stored_as_its_text(user):
+    body = {"occupation": Job.PILOT}
+    made = create_profile(user.caller, user.accountid, body, user_profile_fields=body)
+    assert repr(made["occupation"]) == "'pilot'"
+
+
+def test_bodies_that_only_python_can_pass(user):
+    half = {**ADA, "full-name": "\ud800"}
+    with pytest.raises(ServiceError, match="^invalid-full-name$"):
+        create_profile(user.caller, user.accountid, half)
+    with pytest.raises(ServiceError, match="^invalid-body$"):
+        create_profile(user.caller, user.accountid, [])
+
+
+@pytest.mark.parametrize("request_id", ["", "x" * 129, "a b", "é", 'a"'])
+def test_any_other_request_id_is_replaced(client, request_id):
+    response = client.get("/health", headers={"X-Request-Id": request_id})
+    assert re.fullmatch("[0-9a-f]{32}", response.headers["X-Request-Id"])
+
+
+ANSWERS = """\
+/health 200
+/docs/ 200
+/docs/swagger-ui.css 304
+/docs 302
+/api/administrator/profiles 401
+/nowhere 404
+""".splitlines()
+
+
+@pytest.mark.parametrize("line", ANSWERS)
+def test_each_answer_has_the_headers_that_all_have(client, line):
+    path, status = line.split()
+    headers = {
+        "X-Request-Id": "A-1_b.c" + "x" * 121,
+        "If-Modified-Since": "Fri, 01 Jan 2100 00:00:00 GMT",
+    }
+    with client.get(path, headers=headers) as response:
+        assert response.status_code == int(status)
+    assert response.headers["X-Request-Id"] == headers["X-Request-Id"]
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    assert response.headers["X-Frame-Options"] == "DENY"
+    assert response.headers.getlist("Cache-Control") == ["no-store"]
+
+
+# Status, code, what Allow names, path.
+NO_ENDPOINTS = """\
+404 not-found - /nowhere
+404 not-found - /api/administrator/profiles/
+404 not-found - /api//administrator/profiles
+404 not-found - /docs//a.css
+405 method-not-allowed PATCH /api/user/update-profile
+405 method-not-allowed POST /api/user/create-profile
+405 method-not-allowed GET /api/administrator/profiles
+405 method-not-allowed GET /api/administrator/sessions
+405 method-not-allowed GET /health
+""".splitlines()
+
+
+@pytest.mark.parametrize("line", NO_ENDPOINTS)
+def test_an_unknown_path_or_method(client, line):
+    status, code, allowed, path = line.split()
+    response = client.put(path, headers={"Host": "evil.example"})
+    assert_error(response, int(status), code)
+    assert allowed in response.headers.get("Allow", "-")
+    assert "evil" not in str(response.headers)
+
+
+def test_a_defect_is_a_500_with_a_traceback_in_the_log(make_app, caplog):
+    app = make_app()
+    app.add_url_rule("/defect", view_func=lambda: {}["the reason"])
+    response = app.test_client().get("/defect")
+    assert_error(response, 500, "internal-error")
+    assert "KeyError: 'the reason'" in caplog.text
+
+
+def test_health(client):
+    assert client.get("/health").json == {"object": "health", "status": "ok"}
