@@ -1,6 +1,7 @@
 """Accounts, their sessions, and the caller of a request."""
 
 import re
+from collections import namedtuple
 from contextlib import suppress
 from hashlib import sha256
 from secrets import token_hex
@@ -10,9 +11,11 @@ from peewee import SQL, IntegrityError, chunked
 from config import settings
 from database import db, repeated, run_sql
 from errors import ServiceError
-from models import Account, Profile, Session, as_object, now, timestamp
+from models import Account, Profile, Session, as_objects, now, timestamp
 from rows import find, insert, update
 from validators import APPID, new_identifier
+
+Caller = namedtuple("Caller", "accountid administrator appid")  # of a request
 
 
 def appid_or_own(appid):
@@ -28,7 +31,7 @@ def appid_or_own(appid):
 
 
 def authenticate(authorization, appid):
-    """Return the account whose session this is, if it has not ended or expired.
+    """Return the caller whose token this is. The session must be running.
 
     Raises sign-in-required.
     """
@@ -41,7 +44,7 @@ def authenticate(authorization, appid):
         token_hash = sha256(bearer[1].encode()).hexdigest()
         row = run_sql(sql, appid, token_hash, moment).fetchone()
         if row:
-            return Account(accountid=row[0], administrator=row[1], appid=appid)
+            return Caller(*row, appid)
     raise ServiceError("sign-in-required")
 
 
@@ -54,8 +57,8 @@ def create_account(appid=None, *, administrator=False, accountid=None):
     appid = appid_or_own(appid)
     accountid = accountid or new_identifier("acct")
     made = timestamp(now())
-    with db.atomic():  # so that nobody deletes it before it is read
-        with suppress(IntegrityError):  # it was made with the same key
+    with db.atomic():  # so that nobody deletes the account before it is read
+        with suppress(IntegrityError):  # the same key made the account before
             Account.create(
                 accountid=accountid,
                 appid=appid,
@@ -81,8 +84,8 @@ def set_administrator(accountid, *, off=False):
 
 def list_administrators(appid=None):
     """Find the accounts that are administrators."""
-    is_own = Account.appid == appid_or_own(appid)
-    return list_accounts(is_own & Account.administrator)
+    is_of_application = Account.appid == appid_or_own(appid)
+    return accounts_where(is_of_application & Account.administrator)
 
 
 def find_accounts(email, appid=None):
@@ -98,15 +101,14 @@ def find_accounts(email, appid=None):
         for accountid, *addresses in profiles.tuples().iterator()
         if email.lower() in [address.lower() for address in addresses if address]
     }
-    return list_accounts(Account.accountid.in_(owners))
+    return accounts_where(Account.accountid.in_(owners))
 
 
-def list_accounts(condition):
+def accounts_where(condition):
     """Return the accounts that meet a condition, the oldest first."""
     accounts = Account.select(SQL(Account.COLUMNS)).where(condition)
     ordered = accounts.order_by(Account.createdAt, Account.accountid)
-    data = [as_object(Account, row) for row in ordered.tuples()]
-    return {"object": "accounts", "data": data}
+    return {"object": "accounts", "data": as_objects(Account, ordered.tuples())}
 
 
 def create_session(accountid, duration):
@@ -164,7 +166,7 @@ def delete_account(accountid):
     appid = find(Account, accountid)["appid"]
     counts = {"object": "deletion", "accountid": accountid}
     with db.atomic():
-        update(Account, accountid, {})  # locks it: whoever adds to it waits
+        update(Account, accountid, {})  # locks the account: a new row of it waits
         for model in (Profile, Session):
             own = (model.appid == appid) & (model.accountid == accountid)
             counts[f"{model.TABLE}s"] = model.delete().where(own).execute()

@@ -38,7 +38,7 @@ def create_app(overrides=None):
     settings = config.load(os.environ | (overrides or {}))
     app = Flask(__name__, static_folder=None)
     app.config.update(overrides or {}, **settings)
-    # Flask cuts a chunked body here without an error: see read_bytes().
+    # One byte more than a body may have: see read_bytes() in blueprints.py.
     app.config["MAX_CONTENT_LENGTH"] = settings["MAXIMUM_POST_DATA_LENGTH"] + 1
     app.json.sort_keys = False
     app.json.ensure_ascii = False
@@ -54,13 +54,16 @@ def create_app(overrides=None):
     try:
         repeated(make_tables)(db)
     except OUTAGES as error:
-        log_outage(error)  # requests are 503 meanwhile
+        log_outage(error)  # requests are answered with 503
     db.close()  # before gunicorn forks
     return app
 
 
 def add_headers(response):
-    """Add the headers that each response has. Without a valid id, make a new one."""
+    """Add the headers that each response has.
+
+    The request's X-Request-Id is sent back if it is valid, or else a new one.
+    """
     request_id = request.environ.get("HTTP_X_REQUEST_ID", "")
     if not re.fullmatch("[A-Za-z0-9._-]{1,128}", request_id):
         request_id = token_hex(16)
@@ -77,10 +80,10 @@ def service_error(error):
 
 
 def http_error(error):
-    """Return an error that Flask raised by itself, with its headers, such as Allow."""
+    """Return an error that Flask itself raised, with its headers, such as Allow."""
     code = HTTP_CODES.get(error.code, "bad-request")
     body, status, _ = service_error(ServiceError(code, error.code))
-    _, *headers = error.get_headers()  # the first is the type
+    _, *headers = error.get_headers()  # the first is the type of the body
     return body, status, headers
 
 

@@ -26,7 +26,7 @@ BLUEPRINTS = []
 
 
 def endpoint(method, path):
-    """Decorate a view. It gets a blueprint of its own, of the name of its path."""
+    """Decorate a view. It gets its own blueprint, named after its path."""
     blueprint = Blueprint(path, __name__)
     BLUEPRINTS.append(blueprint)
     return blueprint.route(path, methods=[method])
@@ -109,35 +109,36 @@ def send_listing(model):
         model, caller, appid=caller.appid, **query
     )
     parts = json_parts(batches, request.environ)
-    body = chain([next(parts)], parts)  # a failure by now has a status
+    # The first part is read now: an error here can still become a response.
+    body = chain([next(parts)], parts)
     response = Response(body if query["all"] else [*body], mimetype="application/json")
     if next_after:
         query |= {"offset": None, "after": next_after}
         parameters = {name: value for name, value in query.items() if value}
-        path = quote(request.root_path + request.path, "/%")  # a prefix is encoded
+        path = quote(request.root_path + request.path, "/%")  # root_path is a prefix
         response.headers["Link"] = f'<{path}?{urlencode(parameters)}>; rel="next"'
     return response
 
 
 def json_parts(batches, environ):
-    """Yield the JSON of all objects of the batches: null when there are none."""
-    before = b"["
+    """Yield the JSON of all objects of the batches, or null when there are none."""
+    separator = b"["
     try:
         for objects in batches:
             if objects:
-                yield before + orjson.dumps(objects)[1:-1]
-                before = b","
+                yield separator + orjson.dumps(objects)[1:-1]
+                separator = b","
     except Exception as error:
         is_outage = isinstance(error, OUTAGES)
         code = "database-unavailable" if is_outage else "internal-error"
-        environ["profiles.code"] = code  # for the log: the status may be sent already
+        environ["profiles.code"] = code  # for the log, if the status was sent before
         raise
-    yield b"null\n" if before == b"[" else b"]\n"
+    yield b"null\n" if separator == b"[" else b"]\n"
 
 
 def read_caller():
     """Return the caller of the request. Raises invalid-appid or sign-in-required."""
-    environ = request.environ  # where gunicorn.conf.py finds what the log shows
+    environ = request.environ  # gunicorn.conf.py logs the names that are set here
     appid = appid_or_own(environ.get("HTTP_X_APPID"))
     environ["profiles.appid"] = appid
     caller = authenticate(environ.get("HTTP_AUTHORIZATION"), appid)
@@ -146,7 +147,10 @@ def read_caller():
 
 
 def read_target(caller):
-    """Return the accountid that the request names; the log shows an administrator's."""
+    """Return the accountid that the request names.
+
+    If the caller is an administrator, the log shows it.
+    """
     accountid = request.args.get("accountid")
     if caller.administrator and is_identifier("acct", accountid):
         request.environ["profiles.target"] = accountid
@@ -154,9 +158,10 @@ def read_target(caller):
 
 
 def read_body():
-    """Return the body: a form or a JSON object; none is an empty form.
+    """Return the body, a form or a JSON object, as a dictionary.
 
-    Raises invalid-body, body-too-large or unsupported-media-type.
+    Without a body the dictionary is empty. Raises invalid-body, unsupported-media-type
+    or Werkzeug's RequestEntityTooLarge.
     """
     data = read_bytes()
     if not data:
@@ -176,29 +181,32 @@ def read_body():
 
 
 def parse_form(data):
-    """Return the fields of a form, without its files. Raises ValueError.
+    """Return the fields of a form, without its files.
 
-    Flask's request.form has no fields when the form is broken.
+    Raises ValueError for a broken form, where Flask's request.form would be empty.
     """
     parser = FormDataParser(lambda *args, **options: BytesIO(), silent=False)
     _, fields, _ = parser.parse(
         BytesIO(data), request.mimetype, len(data), request.mimetype_params
     )
-    form = fields.to_dict()  # the first of a name counts
-    if "\ufffd" in "".join(form.values()):  # Werkzeug's, for what is no UTF-8
+    form = fields.to_dict()  # the first value of a name counts
+    # Werkzeug puts U+FFFD in the place of bytes of a multipart form that are not UTF-8.
+    if "\ufffd" in "".join(form.values()):
         raise ValueError
     return form
 
 
 def read_bytes():
-    """Return the bytes of the body. Raises invalid-body or body-too-large."""
+    """Return the bytes of the body. Raises invalid-body or RequestEntityTooLarge."""
     try:
         data = request.get_data()
     except RequestEntityTooLarge:
         raise
-    except Exception as error:  # the server's own, for what is cut short or broken
+    except Exception as error:  # the server's own, for a body that it cannot read
         raise ServiceError("invalid-body") from error
-    if len(data) == request.max_content_length:  # a byte over the setting
+    # The limit is one byte above the setting (see app.py), because Flask cuts a chunked
+    # body at the limit without an error.
+    if len(data) == request.max_content_length:
         raise RequestEntityTooLarge
     if len(data) < (request.content_length or 0):
         raise ServiceError("invalid-body")

@@ -23,7 +23,7 @@ class Command(click.Command):
     """A command that prints what its function returns, and an outage as one line."""
 
     def invoke(self, context):
-        db.connect_params.pop("read_timeout", None)  # a request waits for 10 seconds
+        db.connect_params.pop("read_timeout", None)  # a statement may take long
         try:
             result = super().invoke(context)
         except OUTAGES as error:
@@ -183,7 +183,7 @@ def copy_database(database_url):
             if any(model.select().exists(target) for model in MODELS):
                 raise SettingError("DATABASE_URL", "***", "it has rows already")
         except OUTAGES as error:
-            reason = reason_of(error).partition(" for user ")[0]
+            reason = reason_of(error).partition(" for user ")[0]  # without its name
             raise SettingError("DATABASE_URL", "***", reason) from error
         bar = click.progressbar(
             length=sum(counts.values()),
@@ -198,9 +198,9 @@ def copy_database(database_url):
 def copy_rows(target, bar):
     for model in MODELS:
         rows = model.select().dicts().iterator()
-        for some in chunked(rows, 100):  # with bodies of 64 KB below 16 MB
-            model.insert_many(some).execute(target)
-            bar.update(len(some))
+        for batch in chunked(rows, 100):  # with rows of 64 KB less than 16 MB
+            model.insert_many(batch).execute(target)
+            bar.update(len(batch))
 
 
 @command()

@@ -12,13 +12,13 @@ from flask import current_app
 from errors import SettingError
 from validators import APPID, CATALOGUE, profile_schema
 
-LENGTHS = {  # of the fields that have a least and a most length
+LENGTHS = {  # the fields whose length has bounds, and the names of those settings
     "full-name": "PROFILE_FULL_NAME_LENGTH",
     "display-name": "PROFILE_DISPLAY_NAME_LENGTH",
     "company-name": "PROFILE_COMPANY_NAME_LENGTH",
 }
 LARGEST = 2**31 - 1
-NUMBERS = {  # the least, the most, and the default
+NUMBERS = {  # each setting's least value, its most, and its default
     **{f"MINIMUM_{name}": (0, LARGEST, 1) for name in LENGTHS.values()},
     **{f"MAXIMUM_{name}": (1, LARGEST, 50) for name in LENGTHS.values()},
     "PAGE_SIZE": (1, LARGEST, 10),
@@ -26,11 +26,12 @@ NUMBERS = {  # the least, the most, and the default
     "WEB_CONCURRENCY": (1, 1_000, min(os.cpu_count() or 1, 4)),
     "PORT": (1, 65_535, 8_000),
 }
-URLS = (
+URL_HELP = (
     "must be like sqlite:///file, sqlite:////folder/file or "
     "mysql://user:password@host/name, percent-encoded; TLS is ?ssl-mode=REQUIRED, "
     "VERIFY_CA or VERIFY_IDENTITY, with &ssl-ca=file"
 )
+# A path that does not end in "/", without a query. ":memory:" is no file.
 SQLITE = "sqlite:///(?!:memory:$)([^?#]*[^?#/])"
 MYSQL = r"(mysql2?|mariadb)(\+pymysql)?"
 TLS_MODES = "DISABLED PREFERRED REQUIRED VERIFY_CA VERIFY_IDENTITY".split()
@@ -48,8 +49,8 @@ def settings():
     return current_app.config
 
 
-def configured_schema(names=None, *, creating):
-    """Return the schema of a profile with these fields, or else the configured ones."""
+def configured_schema(creating, names=None):
+    """Return the schema of a profile with these fields, by default as configured."""
     fields = settings()["USER_PROFILE_FIELDS"] if names is None else tuple(names)
     return profile_schema(fields, settings()["PROFILE_LENGTHS"], creating=creating)
 
@@ -84,13 +85,14 @@ def load(variables):
     if not re.fullmatch(APPID, appid):
         raise SettingError("APPID", appid, f"must match {APPID}")
     fields = given.get("USER_PROFILE_FIELDS", "contact-email,full-name")
-    checked["USER_PROFILE_FIELDS"] = field_names(fields)
+    checked["USER_PROFILE_FIELDS"] = checked_fields(fields)
     url = given.get("DATABASE_URL", "sqlite:///profiles.db")
     checked["DATABASE_URL"] = parse_database_url(url)
     return checked
 
 
 def checked_lengths(numbers):
+    """Return tuples, not a dictionary: profile_schema() is cached by its arguments."""
     lengths = []
     for field, name in LENGTHS.items():
         least = numbers[f"MINIMUM_{name}"]
@@ -102,9 +104,9 @@ def checked_lengths(numbers):
     return tuple(lengths)
 
 
-def field_names(listed):
+def checked_fields(listed):
     names = tuple(name.strip() for name in listed.split(","))
-    if sorted(names) != sorted(CATALOGUE.keys() & names):
+    if len(CATALOGUE.keys() & names) < len(names):  # one is unknown or repeated
         reason = f"must name each field once, of {', '.join(CATALOGUE)}"
         raise SettingError("USER_PROFILE_FIELDS", listed, reason)
     return names
@@ -118,26 +120,29 @@ def parse_database_url(value):
         file = re.fullmatch(SQLITE, value)
         if not file:
             return parse_mysql_url(value)
+        # Relative to this folder. A path that begins with "/" replaces the folder.
         path = Path(__file__).parent / unquote(file[1])
         return DatabaseURL("sqlite", str(path), {})
     except (ValueError, OSError):  # whose text would show a part of the password
-        raise SettingError("DATABASE_URL", "***", URLS) from None
+        raise SettingError("DATABASE_URL", "***", URL_HELP) from None
 
 
 def parse_mysql_url(value):
     url = urlsplit(value)
     name = unquote(url.path[1:])
     is_complete = re.fullmatch(MYSQL, url.scheme) and url.hostname and name
-    # Of a password with an "@", "/", "?" or "#" that is not encoded, the rest is here.
+    # If a "/", "?" or "#" of a password is not encoded, the URL is cut there. The rest
+    # of the password, with the "@" behind it, is then in one of these parts.
     is_broken = "@" in url.path + unquote(url.query) or "/" in name or url.fragment
     if not is_complete or is_broken or url.port == 0:
         raise ValueError
-    url.hostname.encode("idna")  # raises a ValueError, too
+    url.hostname.encode("idna")  # raises ValueError for a name that no host has
     server = {
         "host": url.hostname,
         "port": url.port or 3306,
         "user": unquote(url.username or ""),
-        "password": unquote(url.password or "").encode(),  # a text would be Latin-1
+        # As bytes, since PyMySQL encodes a str as Latin-1.
+        "password": unquote(url.password or "").encode(),
         **tls_options(url.query),
     }
     return DatabaseURL("mysql", name, server)
@@ -146,24 +151,27 @@ def parse_mysql_url(value):
 def tls_options(query):
     """Return PyMySQL's options for the TLS that a URL's query asks for.
 
-    Raises ValueError for another option about TLS, or one that is given twice, and
-    OSError for a file that holds no certificate.
+    Other options, such as charset, are ignored. Raises ValueError for another option
+    about TLS, or one that is given twice, and OSError for a file that holds no
+    certificate.
     """
     given = parse_qs(query, keep_blank_values=True)
-    [mode] = given.pop("ssl-mode", ["PREFERRED"])
+    [mode] = given.pop("ssl-mode", ["PREFERRED"])  # ValueError if there are two
     [ca] = given.pop("ssl-ca", [None])
     is_unclear = ca == "" or (ca and mode == "DISABLED")
     is_unknown = re.search("ssl|tls|cert", " ".join(given).lower())
     if mode not in TLS_MODES or is_unclear or is_unknown:
         raise ValueError
-    if mode == "PREFERRED" and not ca:
-        return {}
+    if ca and mode in ("PREFERRED", "REQUIRED"):
+        mode = "VERIFY_CA"
+    if mode == "PREFERRED":
+        return {}  # PyMySQL uses TLS if the server has it, and verifies nothing
     if mode == "DISABLED":
         return {"ssl_disabled": True}
     context = ssl.create_default_context(cafile=ca)
-    # Since Python 3.13 the certificates that MySQL makes for itself are refused.
+    # Python 3.13 and newer would refuse the certificates that MySQL makes for itself.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.check_hostname = mode == "VERIFY_IDENTITY"
-    if mode == "REQUIRED" and not ca:
+    if mode == "REQUIRED":
         context.verify_mode = ssl.CERT_NONE
     return {"ssl": context}

@@ -1,6 +1,7 @@
 """SQLite and MySQL: how each is reached, what is tried again, what an outage is.
 
-Peewee connects by itself, each thread for itself; ``db.atomic()`` is the transaction.
+Peewee opens a connection for each thread, at its first statement. The connection stays
+open between requests. ``db.atomic()`` is the transaction.
 """
 
 import logging
@@ -18,18 +19,23 @@ from playhouse.shortcuts import ReconnectMixin
 from pymysql.constants.CLIENT import FOUND_ROWS
 
 LOCK_SECONDS = 4  # how long a lock is waited for, and a conflict tried again
-# The last is raised while rows are fetched, where Peewee does not translate it.
+# The database is away, full, locked, damaged or lacks a table. Peewee does not
+# translate the last one, which occurs while rows are fetched.
 OUTAGES = (peewee.DatabaseError, peewee.InterfaceError, sqlite3.DatabaseError)
-DEFECTS = (peewee.IntegrityError, peewee.DataError)  # DatabaseErrors that are our fault
+# These are DatabaseErrors, too, but defects of this program.
+DEFECTS = (peewee.IntegrityError, peewee.DataError)
+# Parts of the texts of errors after which the same work may succeed. Most texts are
+# tuples: "(1213, 'Deadlock found …')".
 CONFLICTS = (
     "^database is locked"  # another connection to SQLite writes
-    "|^.1020,"  # a row has changed since it was read
-    "|^.1205,"  # a long wait for a lock
-    "|^.1213,"  # a deadlock, or a conflict in a Galera cluster
-    "|^.3101,"  # a conflict in a group of MySQL servers
-    "|Got error 149"  # the same
+    r"|^\(1020,"  # a row has changed since it was read
+    r"|^\(1205,"  # a long wait for a lock
+    r"|^\(1213,"  # a deadlock, or a conflict in a Galera cluster
+    r"|^\(3101,"  # a conflict in a group of MySQL servers
+    "|Got error 149"  # a conflict in such a group, reported by the COMMIT
 )
-# What changes an answer. The server closes an idle connection before a network does.
+# The settings that change an answer, whatever the server's own are. With wait_timeout
+# the server closes an idle connection, before a firewall forgets it.
 SESSION = f"""SET SESSION
     autocommit = 1,
     sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
@@ -38,33 +44,34 @@ SESSION = f"""SET SESSION
     wait_timeout = 60"""
 
 logger = logging.getLogger("profiles")
-logging.getLogger("peewee").setLevel(logging.INFO)  # below it, the values of statements
+logging.getLogger("peewee").setLevel(logging.INFO)  # DEBUG would log all values
 
 db = peewee.DatabaseProxy()  # the database of the process
-turn = RLock()
+retry_lock = RLock()  # re-entrant, since repeated functions call each other
 
 
 def repeated(work):
-    """Decorate work that is done again, for 4 seconds, after a conflict.
+    """Decorate a function that is called again, for 4 seconds, after a conflict.
 
-    Within a transaction it is not: whoever began that does all of it again. One thread
-    of a process tries again at a time, since more would wait for Python's own lock.
+    Within a transaction it raises the error: the function that began the transaction
+    is called again. Only one thread of a process tries again at a time, since several
+    would slow down the thread that they wait for.
     """
 
     @wraps(work)
     def repeat(*args, **options):
         deadline = time.monotonic() + LOCK_SECONDS
-        own_turn = nullcontext()
+        lock = nullcontext()  # the first try needs none
         while True:
-            with own_turn:
+            with lock:
                 try:
                     return work(*args, **options)
                 except peewee.DatabaseError as error:
-                    is_late = db.in_transaction() or time.monotonic() > deadline
-                    if is_late or not re.search(CONFLICTS, str(error)):
+                    may_repeat = not db.in_transaction() and time.monotonic() < deadline
+                    if not may_repeat or not re.search(CONFLICTS, str(error)):
                         raise
                 time.sleep(random.uniform(0.00005, 0.0001))
-            own_turn = turn
+            lock = retry_lock
 
     return repeat
 
@@ -72,13 +79,13 @@ def repeated(work):
 class SQLite(peewee.SqliteDatabase):
     """SQLite in WAL mode, where a commit returns once it is on the disk.
 
-    While another connection writes, execute_sql() repeats a statement. SQLite's own
-    wait grows to 100 ms: the slowest updates took 20 to 60 times as long as the median,
-    and take 3 times as long with this one.
+    execute_sql() is repeated while another connection writes. SQLite's own wait sleeps
+    for up to 100 ms: with it, the slowest hundredth of updates took 20 to 60 times as
+    long as the median. With repeated() they take 3 times as long.
     """
 
     index_hint = ""  # SQLite itself chooses the right index
-    execute_once = peewee.SqliteDatabase.execute_sql
+    execute_once = peewee.SqliteDatabase.execute_sql  # for insert_once() in rows.py
     execute_sql = repeated(execute_once)
 
     def __init__(self, url):
@@ -89,37 +96,39 @@ class SQLite(peewee.SqliteDatabase):
                 "synchronous": "FULL",
                 "foreign_keys": 1,
             },
-            timeout=0,  # of SQLite's own wait
+            timeout=0,  # SQLite itself does not wait
             field_types={"ASCII": "TEXT"},
         )
 
     def _connect(self):
-        with suppress(OSError):  # then it cannot be opened either
-            Path(self.database).touch(0o600)  # for its owner alone
+        with suppress(OSError):  # opening it raises the better error
+            Path(self.database).touch(0o600)  # a new file belongs to its owner alone
         return super()._connect()
 
-    def begin(self, lock_type="IMMEDIATE"):
+    def begin(self, lock_type="IMMEDIATE"):  # waits now, not at the first write
         self.execute_sql(f"BEGIN {lock_type}")
 
 
 class MySQL(ReconnectMixin, peewee.MySQLDatabase):
     """MySQL or MariaDB over PyMySQL.
 
-    A statement outside a transaction is sent again after a lost connection. An insert
-    is still stored once, since its identifier was made before.
+    ReconnectMixin sends a statement again whose connection was lost, unless it is in a
+    transaction. An insert is still stored once, since its identifier exists before.
     """
 
-    execute_once = ReconnectMixin.execute_sql
+    execute_once = ReconnectMixin.execute_sql  # for insert_once() in rows.py
     # If it may choose, MariaDB 10.11 reads "appid = ? AND id < ?" by the application
     # alone and skips the rows before the cursor: 107 ms in the middle of 200,000 rows
     # instead of 0.3.
     index_hint = "FORCE INDEX ({})"
+    # Each text is a part of the error's text, in any case of letters. 2013 is "Lost
+    # connection to MySQL server during query", without the one that ends "(timed out)".
     reconnect_errors = (
         (peewee.OperationalError, "(2006,"),
         (peewee.OperationalError, "(4031,"),
-        (peewee.OperationalError, "during query')"),  # 2013, but not "(timed out)"
+        (peewee.OperationalError, "during query')"),
         (peewee.OperationalError, "during query ([errno"),
-        (peewee.InterfaceError, "(0, '')"),
+        (peewee.InterfaceError, "(0, '')"),  # of a connection that is closed
     )
 
     def __init__(self, url):
@@ -152,7 +161,7 @@ def run_sql(sql, *values):
 
 
 def reason_of(error):
-    """Return why the database failed, without a text that SQLite may quote."""
+    """Return why the database failed. SQLite quotes a value behind " with text "."""
     return str(error).partition(" with text ")[0]
 
 

@@ -2,15 +2,16 @@
 
 from click import ClickException
 
-STATUSES = {  # of the codes; others are 400, or 404 for an identifier that is unknown
+# The HTTP status of each code. A code that is not here is 400; find() and update() in
+# rows.py pass 404 themselves.
+STATUSES = {
     "sign-in-required": 401,
     "invalid-account": 403,
     "administrator-required": 403,
-    "body-too-large": 413,
     "unsupported-media-type": 415,
     "database-unavailable": 503,
 }
-# What Flask refuses by itself, by its status; the rest is bad-request.
+# The code of an error that Flask itself raises, by its status. Others: bad-request.
 HTTP_CODES = {
     404: "not-found",
     405: "method-not-allowed",
@@ -19,8 +20,11 @@ HTTP_CODES = {
 }
 
 
-class ServiceError(ClickException):  # a command prints it as one line
-    """A request that fails: ``str(error)`` is the code, ``error.status`` the status."""
+class ServiceError(ClickException):
+    """A request that fails: ``str(error)`` is the code, ``error.status`` the status.
+
+    It is a ClickException, so that a command prints it as one line.
+    """
 
     def __init__(self, code, status=None):
         super().__init__(code)

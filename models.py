@@ -2,7 +2,7 @@
 
 import time
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import partial
 
 import peewee
 from peewee import SQL, BigIntegerField, BooleanField, IntegerField, TextField
@@ -13,7 +13,7 @@ latest = 0  # what now() returned last
 
 
 def now():
-    """Return nanoseconds since 1970, UTC, in a thread more with each call.
+    """Return nanoseconds since 1970, UTC. In one thread each call returns more.
 
     Two threads or processes can get the same: then insert() tries again.
     """
@@ -32,14 +32,20 @@ def timestamp(nanoseconds):
 
 
 class AsciiField(TextField):
-    """An identifier, hash or timestamp: at most 64 ASCII characters, as bytes."""
+    """An identifier, hash or timestamp: at most 64 ASCII characters.
+
+    Both databases compare it byte by byte.
+    """
 
     field_type = "ASCII"
 
 
 OptionalText = partial(TextField, null=True)
 
-# Each constraint below is also an index; read_rows() in rows.py names some of them.
+# COLUMNS is what a SELECT reads for an object. The last word of each part is the name
+# of a property, in the order of the JSON. A UNIQUE constraint is also an index, and
+# read_rows() in rows.py uses its name.
+
 OWNER = SQL("FOREIGN KEY (appid, accountid) REFERENCES account (appid, accountid)")
 
 
@@ -139,19 +145,23 @@ def read_tables():
         model.select().first()
 
 
-@cache
 def properties_of(model):
     """Return the names of the COLUMNS, which are the properties of the object."""
     return [column.split()[-1] for column in model.COLUMNS.split(",")]
 
 
-def as_object(model, values):
-    """Return values of the COLUMNS, in their order, as the interface's object."""
-    found = dict(zip(properties_of(model), values, strict=True))
-    found["object"] = model.TABLE
-    if model is Account:  # both databases store a boolean as a number
-        found["administrator"] = bool(found["administrator"])
-    if model is Session:
-        has_expired = found["expiresAt"] <= timestamp(now())
-        found["ended"] = has_expired or found["ended"] is not None
-    return found
+def as_objects(model, rows):
+    """Return rows of the COLUMNS as the interface's objects."""
+    names = properties_of(model)
+    moment = timestamp(time.time_ns())
+    objects = []
+    for row in rows:
+        found = dict(zip(names, row))  # noqa: B905 (an id may follow the COLUMNS)
+        found["object"] = model.TABLE
+        if model is Account:  # both databases store a boolean as a number
+            found["administrator"] = bool(found["administrator"])
+        if model is Session:
+            has_expired = found["expiresAt"] <= moment
+            found["ended"] = has_expired or found["ended"] is not None
+        objects.append(found)
+    return objects

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from apispec import APISpec
 from apispec.ext.marshmallow import MarshmallowPlugin
-from flask import Blueprint, Response, redirect
+from flask import Blueprint, redirect
 from flask_swagger_ui import get_swaggerui_blueprint
 
 from config import configured_schema, example_body, settings
@@ -33,7 +33,7 @@ def description_endpoint():
     text = DOCUMENT
     for name, value in values.items():
         text = text.replace(f'"{name}"', json.dumps(value))
-    return Response(text, mimetype="application/json")
+    return json.loads(text)
 
 
 @description.get("/")

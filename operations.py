@@ -27,7 +27,7 @@ def update_profile(caller, profileid, body, *, appid=None, user_profile_fields=N
     """
     appid = appid_or_own(appid)
     profile = rows.find(Profile, profileid, appid)
-    if profile["accountid"] != caller.accountid or not has_rights(caller, appid):
+    if profile["accountid"] != caller.accountid or not is_of_application(caller, appid):
         raise ServiceError("invalid-account")
     changes = load_profile(body, user_profile_fields, creating=False)
     return profile | rows.update(Profile, profileid, changes)
@@ -51,7 +51,7 @@ def create_profile(
     invalid-idempotency-key, or a field's code.
     """
     appid = appid_or_own(appid)
-    if accountid != caller.accountid or not has_rights(caller, appid):
+    if accountid != caller.accountid or not is_of_application(caller, appid):
         rows.find(Account, accountid, appid)  # raises when it is unknown
         raise ServiceError("invalid-account")
     values = load_profile(body, user_profile_fields, creating=True)
@@ -61,7 +61,7 @@ def create_profile(
     is_default = default == "true" or default is True
     profile = rows.insert(Profile, values, default=is_default)
     if profile["accountid"] != accountid:
-        raise ServiceError("invalid-idempotency-key")  # two keys with one hash
+        raise ServiceError("invalid-idempotency-key")  # two keys have the same hash
     return profile
 
 
@@ -70,7 +70,7 @@ def load_profile(body, names, *, creating):
 
     Raises invalid-body or a field's code.
     """
-    schema = configured_schema(names, creating=creating)
+    schema = configured_schema(creating, names)
     try:
         return schema.load({} if body is None else body)
     except ValidationError as error:
@@ -124,13 +124,13 @@ def open_listing(
 ):
     """Return lists of objects, and the identifier that the next page comes after.
 
-    That is None on the last page, and with ``all``, whose lists are read as they are
-    used. A number may be a text. Raises what list_profiles does.
+    The identifier is None on the last page and with ``all``. With ``all`` each list is
+    read when it is used. A number may be a text. Raises what list_profiles raises.
     """
     scope = {"appid": require_administrator(caller, appid)}
     if accountid:
         is_valid = is_identifier("acct", accountid)
-        scope["accountid"] = accountid if is_valid else "nobody"
+        scope["accountid"] = accountid if is_valid else "nobody"  # who has no rows
     if all:
         return rows.read_all(model, scope, after), None
     limit = checked_number("limit", limit, settings()["PAGE_SIZE"])
@@ -143,7 +143,7 @@ def checked_number(name, value, default, *, least=0, most=LARGEST_INTEGER):
     """Return a number. Raises invalid-limit, invalid-offset or invalid-duration."""
     if value is None:
         return default
-    # int() refuses more digits.
+    # int() refuses a text of more digits.
     is_text = isinstance(value, str) and re.fullmatch("[0-9]{1,4300}", value)
     if is_text or (isinstance(value, float) and value.is_integer()):  # as JSON's 60.0
         value = int(value)
@@ -153,7 +153,7 @@ def checked_number(name, value, default, *, least=0, most=LARGEST_INTEGER):
 
 
 def create_account(caller, *, appid=None, idempotency_key=None):
-    """Store a new account, which is no administrator's, and return it.
+    """Store a new ordinary account and return it.
 
     ``idempotency_key`` as in create_profile. Raises administrator-required,
     invalid-appid or invalid-idempotency-key.
@@ -169,32 +169,33 @@ def create_session(caller, accountid, *, appid=None, duration=None):
     ``duration``: 1 to 86400 seconds, by default 28800. Raises administrator-required,
     invalid-appid, invalid-accountid, invalid-account or invalid-duration.
     """
-    require_ordinary(caller, accountid, appid)
+    require_ordinary_target(caller, accountid, appid)
     seconds = checked_number("duration", duration, 28_800, least=1, most=86_400)
     session = accounts.create_session(accountid, seconds)
-    require_ordinary(caller, accountid, appid)  # it may be an administrator's by now
+    # If the account became an administrator meanwhile, nobody gets the token.
+    require_ordinary_target(caller, accountid, appid)
     return session
 
 
 def end_sessions(caller, accountid, *, appid=None):
     """End all running sessions of an account at once; return how many.
 
-    Raises what create_session does, but for the duration.
+    Raises what create_session raises, except invalid-duration.
     """
-    require_ordinary(caller, accountid, appid)
+    require_ordinary_target(caller, accountid, appid)
     return accounts.end_sessions(accountid)
 
 
 def delete_account(caller, accountid, *, appid=None):
     """Delete an account, its profiles and its sessions, or nothing; return how many.
 
-    Raises what create_session does, but for the duration.
+    Raises what create_session raises, except invalid-duration.
     """
-    require_ordinary(caller, accountid, appid)
+    require_ordinary_target(caller, accountid, appid)
     return accounts.delete_account(accountid)
 
 
-def require_ordinary(caller, accountid, appid):
+def require_ordinary_target(caller, accountid, appid):
     """Check that an administrator acts for an ordinary account of the application.
 
     Raises administrator-required, invalid-appid, invalid-accountid or invalid-account.
@@ -205,13 +206,16 @@ def require_ordinary(caller, accountid, appid):
 
 
 def require_administrator(caller, appid):
-    """Return the application. Raises administrator-required or invalid-appid."""
+    """Return the application's id, if the caller is an administrator of it.
+
+    Raises administrator-required or invalid-appid.
+    """
     appid = appid_or_own(appid)
-    if not caller.administrator or not has_rights(caller, appid):
+    if not caller.administrator or not is_of_application(caller, appid):
         raise ServiceError("administrator-required")
     return appid
 
 
-def has_rights(caller, appid):
-    """Return whether the caller is of the application, or of none in particular."""
+def is_of_application(caller, appid):
+    """Return whether the caller may act in the application."""
     return getattr(caller, "appid", appid) == appid

@@ -1,7 +1,8 @@
 """Rows found, changed, stored, and read in pages.
 
-The statements of most requests are SQL: Peewee takes 180 µs to build one, as long as a
-database takes to answer it. All others are Peewee's own expressions.
+The statements that most requests wait for are written as SQL text: Peewee takes 180 µs
+to build one, as long as a database takes to answer it. All others are expressions of
+Peewee.
 """
 
 from contextlib import nullcontext
@@ -10,7 +11,7 @@ from peewee import IntegrityError
 
 from database import db, repeated, run_sql
 from errors import ServiceError
-from models import Account, Session, as_object, now, properties_of, timestamp
+from models import Account, Session, as_objects, now, properties_of, timestamp
 from validators import LARGEST_INTEGER, is_identifier
 
 
@@ -31,12 +32,15 @@ def find_or_none(model, identifier):
     if is_identifier(model.PREFIX, identifier):
         sql = f"SELECT {model.COLUMNS} FROM {model.TABLE} WHERE {model.TABLE}id = ?"
         row = run_sql(sql, identifier).fetchone()
-        return as_object(model, row) if row else None
+        return as_objects(model, [row])[0] if row else None
 
 
 @repeated
 def update(model, identifier, changes):
-    """Change columns of a row; return the changes, with updatedAt. Raises as find()."""
+    """Change columns of a row; return the changes, with updatedAt.
+
+    Raises invalid-accountid or invalid-profileid, 404, when there is no such row.
+    """
     changes = changes | {"updatedAt": timestamp(now())}
     columns = ", ".join(f"{name} = ?" for name in changes)
     sql = f"UPDATE {model.TABLE} SET {columns} WHERE {model.TABLE}id = ?"
@@ -60,12 +64,13 @@ def insert(model, values, *, default=False):
         if existing:
             return existing
         find(Account, values["accountid"], values["appid"])
-    return insert_once(model, values, default)  # its nanosecond was another row's
+    # Another process stored a row at the same nanosecond. The next one is free.
+    return insert_once(model, values, default)
 
 
 def insert_once(model, values, default):
     with db.atomic() if default else nullcontext():
-        if default:  # this waits for whoever else changes the account
+        if default:  # this waits for any other change of the account
             update(Account, values["accountid"], {"profileid": values["profileid"]})
         moment = now()
         made = timestamp(moment)
@@ -75,10 +80,12 @@ def insert_once(model, values, default):
             row["expiresAt"] = timestamp(moment + row["duration"] * 10**9)
         marks = ", ".join([db.param] * len(row))
         sql = f"INSERT INTO {model.TABLE} ({', '.join(row)}) VALUES ({marks})"
-        # insert() repeats it with a later moment: a row that waited is never older
-        # than one that was listed meanwhile.
+        # SQLite's execute_sql() would wait with this moment. Instead, insert() is
+        # repeated, and takes a new one after the wait. Otherwise the row could appear
+        # behind rows that somebody has listed meanwhile.
         db.execute_once(sql, [*row.values()])
-    return as_object(model, map(row.get, properties_of(model)))
+    found = [row.get(name) for name in properties_of(model)]
+    return as_objects(model, [found])[0]
 
 
 def read_page(model, scope, limit, offset, after):
@@ -87,37 +94,37 @@ def read_page(model, scope, limit, offset, after):
     ``scope``: an appid, and perhaps an accountid. On the last page the identifier is
     None. Raises invalid-after.
     """
-    before_id = find_id(model, scope, after)
-    count = min(limit + 1, LARGEST_INTEGER)  # one more tells whether a page follows
+    before_id = id_before_page(model, scope, after)
+    count = min(limit + 1, LARGEST_INTEGER)  # one more row shows if a page follows
     rows = read_rows(model, scope, before_id, count, offset)
-    objects = [as_object(model, row[1:]) for row in rows[:limit]]
-    if len(rows) > limit > 0:
+    objects = as_objects(model, rows[:limit])
+    if limit and len(rows) > limit:
         return objects, objects[-1][f"{model.TABLE}id"]
     return objects, None
 
 
 def read_all(model, scope, after):
     """Yield all objects, newest first, as lists of up to 100. Raises invalid-after."""
-    before_id = find_id(model, scope, after)
+    before_id = id_before_page(model, scope, after)
     while rows := read_rows(model, scope, before_id, 100, 0):
-        yield [as_object(model, row[1:]) for row in rows]
-        before_id = rows[-1][0]
+        yield as_objects(model, rows)
+        before_id = rows[-1][-1]
 
 
 def read_rows(model, scope, before_id, count, offset):
-    """Return rows that are older than an id, the newest first: id and COLUMNS."""
+    """Return rows that are older than an id, newest first: their COLUMNS and the id."""
     condition = " AND ".join(f"{name} = ?" for name in scope)
-    key = "appid_accountid_id" if "accountid" in scope else "appid_id"
-    hint = db.index_hint.format(f"{model.TABLE}_{key}")  # an index of models.py
-    sql = f"""SELECT id, {model.COLUMNS} FROM {model.TABLE} {hint}
+    index = "appid_accountid_id" if "accountid" in scope else "appid_id"
+    hint = db.index_hint.format(f"{model.TABLE}_{index}")
+    sql = f"""SELECT {model.COLUMNS}, id FROM {model.TABLE} {hint}
         WHERE {condition} AND id < ? ORDER BY id DESC LIMIT ? OFFSET ?"""
     return run_sql(sql, *scope.values(), before_id, count, offset).fetchall()
 
 
-def find_id(model, scope, after):
-    """Return the id of a row of the application; without one, more than any id.
+def id_before_page(model, scope, after):
+    """Return the id of the row ``after``, or, without one, more than any id.
 
-    Raises invalid-after.
+    Raises invalid-after when the application has no such row.
     """
     if not after:
         return LARGEST_INTEGER

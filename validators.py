@@ -12,7 +12,8 @@ from marshmallow import EXCLUDE, Schema, fields, validate
 
 from errors import ServiceError
 
-email_validator.SPECIAL_USE_DOMAIN_NAMES.clear()  # such as .local and .test
+# Accept reserved domains such as .local and .test. This counts for the whole process.
+email_validator.SPECIAL_USE_DOMAIN_NAMES.clear()
 APPID = "[A-Za-z0-9._-]{1,64}"
 LARGEST_INTEGER = 2**63 - 1  # the largest LIMIT and OFFSET of SQLite
 
@@ -54,9 +55,8 @@ class CheckedText(fields.String):
     def _deserialize(self, value, *args, **kwargs):
         if isinstance(value, str):
             with suppress(ValueError):
-                text = str.__str__(value)  # of an Enum too, which is a str
-                text.encode()  # fails for half a character, which no database stores
-                return self.convert(text)
+                value.encode()  # fails for a lone surrogate, which no database stores
+                return self.convert(value)
         raise self.make_error("invalid")
 
 
@@ -73,11 +73,11 @@ ISO = (
     r"(?:[T ]((?!24)\d\d:[\d:.,]+"  # T10:30:00.5, but not 24:00 as of Python 3.14
     r"(?:Z|[+-](?:0\d|1[0-4])(?::?[0-5]\d)?)?))?"  # Z, +01:00
 )
-WEEKDAY = (  # before an English date, not before 1950/01/31
+WEEKDAY = (  # followed by an English date, not by one in digits
     "(?i)^((mon|tues|wednes|thurs|fri|satur|sun)day|mon|tue|wed|thu|fri|sat|sun)"
     r",? (?!\d+/)"
 )
-ZONE_NAME = r"(?<=[+-]\d{4}) \([^()]*\)$"  # (Central European Time)
+ZONE_NAME = r"(?<=[ T][+-]\d{4}) \([^()]*\)$"  # (Central European Time)
 DATE_FORMATS = (
     "%Y/%m/%d",  # 1950/01/31
     "%m/%d/%Y",  # 01/31/1950
@@ -88,19 +88,23 @@ DATE_FORMATS = (
     "%b %d, %Y",  # Jan 31, 1950
     "%B %d %Y",  # January 31 1950
     "%b %d %Y",  # Jan 31 1950
-    "%d %b %Y %H:%M GMT",  # 31 Jan 1950 10:30 GMT: RFC 2822, as the next three
+    # RFC 2822:
+    "%d %b %Y %H:%M GMT",  # 31 Jan 1950 10:30 GMT
     "%d %b %Y %H:%M %z",  # 31 Jan 1950 10:30 +0100
     "%d %b %Y %H:%M:%S GMT",  # 31 Jan 1950 10:30:00 GMT
     "%d %b %Y %H:%M:%S %z",  # 31 Jan 1950 10:30:00 +0100
-    "%b %d %H:%M:%S %Y",  # Jan 31 10:30:00 1950: ctime of C
-    "%b %d %Y %H:%M:%S GMT%z",  # Jan 31 1950 10:30:00 GMT+0100: JavaScript
+    # ctime of C:
+    "%b %d %H:%M:%S %Y",  # Jan 31 10:30:00 1950
+    # String(date) of JavaScript:
+    "%b %d %Y %H:%M:%S GMT%z",  # Jan 31 1950 10:30:00 GMT+0100
 )
 
 
 def parse_date(text):
     """Return a date as YYYY-MM-DD, without a time. Raises ValueError."""
-    text = re.sub(ZONE_NAME, "", text)
-    if not text.isascii() or not text.isprintable():  # strptime() takes other digits
+    text = re.sub(ZONE_NAME, "", text)  # first, since it may not be ASCII
+    # strptime() also takes digits of other alphabets, tabs and ends of lines.
+    if not text.isascii() or not text.isprintable():
         raise ValueError
     if iso := re.fullmatch(ISO, text):
         day, moment = iso.groups()
@@ -116,13 +120,12 @@ def parse_date(text):
 
 def parse_address(text):
     """Return an e-mail address as it is, if it is a valid one. Raises ValueError."""
-    # RFC 5321, section 4.5.3.1.3, without the angle brackets. email-validator would
-    # normalise the text first, which takes a second for 64 KB.
+    # 254: RFC 5321, section 4.5.3.1.3, without the angle brackets. This is checked
+    # first, because email-validator takes a second for 64 KB.
     if len(text) > 254:
         raise ValueError
-    email_validator.validate_email(
-        text, check_deliverability=False, strict=True
-    )  # asks no network
+    # check_deliverability would ask the network.
+    email_validator.validate_email(text, check_deliverability=False, strict=True)
     return text
 
 
@@ -131,7 +134,9 @@ def profile_schema(names, lengths, *, creating):
     """Return the schema of these fields; its messages are the codes.
 
     ``lengths``: pairs of a field whose rule is "name", and its least and most number of
-    characters. Raises ServiceError for a field that there is not.
+    characters. An update accepts any text with an "@" that is not first as an address:
+    the interface asks for a valid one in a create alone. Raises ServiceError for an
+    unknown field.
     """
     converters = {"date": parse_date}
     if creating:
@@ -149,7 +154,7 @@ def profile_schema(names, lengths, *, creating):
         if rule == "email":
             checks.append(validate.Regexp("[^@]+@", error=code))
         schema[CATALOGUE[name].property] = CheckedText(
-            converters.get(rule, str),
+            converters.get(rule, str.__str__),  # of an Enum of texts, its value
             data_key=name,
             validate=checks,
             error_messages=dict.fromkeys(("required", "null", "invalid"), code),

@@ -26,7 +26,7 @@ from werkzeug.datastructures import EnvironHeaders
 from werkzeug.test import Client
 
 from database import db
-from models import MODELS, Account, as_object, properties_of, timestamp
+from models import MODELS, Account, as_objects, properties_of, timestamp
 from validators import new_identifier
 
 ROOT = Path(__file__).parent.parent
@@ -275,7 +275,8 @@ def fill(model, appid, count, *, accountid=None):
     for row in rows:
         row["ended"] = row.get("endedAt")
     names = properties_of(model)
-    return [as_object(model, map(row.get, names)) for row in reversed(rows)]
+    found = [[row.get(name) for name in names] for row in reversed(rows)]
+    return as_objects(model, found)
 
 
 def new_row(model, moment, appid, accountid):

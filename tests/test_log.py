@@ -123,7 +123,7 @@ HEADS = [
 ]
 
 
-@pytest.mark.parametrize("head", HEADS, ids=ascii)
+@pytest.mark.parametrize("head", HEADS, ids="{!a:.80}".format)
 def test_no_request_forges_a_line_or_has_its_token_in_it(service, head):
     line = send(service, head)
     method_and_path = re.match(r"\S+ [^\s?]+", head)[0]
@@ -141,13 +141,16 @@ SHOWN = {
     # What is long is cut, so that a line is one write.
     f"{FORWARDED}{'=' * 200}": f" client={'%3D' * 42}%3 ",
     f"GET /{'=' * 4_000} HTTP/1.1": f" path=/{'%3D' * 682}% ",
+    f"GET {PROFILES}?a HTTP/1.1": (
+        " status=401 code=sign-in-required account=- appid=default target=- "
+    ),
     # gunicorn itself refuses this.
     "GET /a?b HTTP/1.1\r\nContent-Length: x": " path=/a status=400 code=- account=- ",
     "GET / HTTP/1.1\r\nContent-Length: x": " target=- request_id=- bytes=- ",
 }
 
 
-@pytest.mark.parametrize("head", SHOWN, ids=ascii)
+@pytest.mark.parametrize("head", SHOWN, ids="{!a:.80}".format)
 def test_what_a_line_shows_of_a_head(service, head):
     assert SHOWN[head] in send(service, head)[0]
 
