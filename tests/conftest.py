@@ -60,6 +60,7 @@ def make_app(database_url):
     """Makes the service, in an application of its own unless given another."""
 
     def make(**settings):
+        close_connection()  # it may be of another database
         own = {"DATABASE_URL": database_url, "APPID": token_hex(8)}
         return create_app(own | settings)
 

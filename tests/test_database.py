@@ -145,8 +145,7 @@ def test_tables_of_version_1_3_are_used_as_they_are(empty_database_url, make_app
         for statement in TABLES_OF_1_3.split(";"):
             cursor.execute(statement)
     before = schema(empty_database_url)
-    app = make_app(DATABASE_URL=empty_database_url)
-    user = sign_in(app, administrator=True)
+    user = sign_in(make_app(DATABASE_URL=empty_database_url), administrator=True)
     first, second = [user.create(named(name)).json for name in "ab"]
     for scope in ("", f"&accountid={user.accountid}"):
         assert user.get(f"{PROFILES}?limit=1{scope}").json == [second]

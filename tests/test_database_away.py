@@ -85,15 +85,14 @@ def test_a_missing_folder_is_503(database_url, make_app, caplog, tmp_path):
 def test_damage_that_is_found_while_rows_are_fetched_is_503(
     empty_database_url, make_app, caplog
 ):
-    app = make_app(DATABASE_URL=empty_database_url)
-    administrator = sign_in(app, administrator=True)
-    oldest = fill(Profile, administrator.appid, 99)[-1]
+    client = sign_in(make_app(DATABASE_URL=empty_database_url), administrator=True)
+    oldest = fill(Profile, client.appid, 99)[-1]
     db.close()  # so that all is in one file
     file = Path(name_of(empty_database_url))
     content = file.read_bytes()
     start = content.index(oldest["location"].encode()) // 4096 * 4096
     file.write_bytes(content[:start] + bytes(4096) + content[start + 4096 :])
-    assert_unavailable(administrator.get(f"{PROFILES}?all=true"))
+    assert_unavailable(client.get(f"{PROFILES}?all=true"))
     assert "database unavailable: database disk image is malformed" in caplog.messages
 
 
