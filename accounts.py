@@ -57,7 +57,8 @@ def create_account(appid=None, *, administrator=False, accountid=None):
     appid = appid_or_own(appid)
     accountid = accountid or new_identifier("acct")
     made = timestamp(now())
-    with db.atomic():  # so that nobody deletes the account before it is read
+    # Nobody can delete the account before it is read: a failed INSERT locks it, too.
+    with db.atomic():
         with suppress(IntegrityError):  # the same key made the account before
             Account.create(
                 accountid=accountid,

@@ -131,7 +131,7 @@ def json_parts(batches, environ):
     except Exception as error:
         is_outage = isinstance(error, OUTAGES)
         code = "database-unavailable" if is_outage else "internal-error"
-        environ["profiles.code"] = code  # for the log, if the status was sent before
+        environ["profiles.code"] = code  # for the log: the status may have been sent
         raise
     yield b"null\n" if separator == b"[" else b"]\n"
 

@@ -214,7 +214,7 @@ def demo():
     body = example_body()
     for _ in range(3):  # the lines below are for the last one
         owner = accounts.create_account()["accountid"]
-        caller = Account.get_by_id(owner)
+        caller = Account.get_by_id(owner)  # it has what a caller needs
         profileid = operations.create_profile(caller, owner, body)["profileid"]
     administrator = accounts.create_account(administrator=True)["accountid"]
     user_session = accounts.create_session(owner, 28_800)

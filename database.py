@@ -6,7 +6,6 @@ open between requests. ``db.atomic()`` is the transaction.
 
 import logging
 import random
-import re
 import sqlite3
 import time
 from contextlib import nullcontext, suppress
@@ -18,24 +17,24 @@ import peewee
 from playhouse.shortcuts import ReconnectMixin
 from pymysql.constants.CLIENT import FOUND_ROWS
 
-LOCK_SECONDS = 4  # how long a lock is waited for, and a conflict tried again
-# The database is away, full, locked, damaged or lacks a table. Peewee does not
-# translate the last one, which occurs while rows are fetched.
-OUTAGES = (peewee.DatabaseError, peewee.InterfaceError, sqlite3.DatabaseError)
+LOCK_SECONDS = 4  # how long a statement waits for a lock or is tried again
+OUTAGES = (  # the database is away, full, locked, damaged or lacks a table
+    peewee.DatabaseError,
+    peewee.InterfaceError,
+    sqlite3.DatabaseError,  # Peewee does not translate an error while rows are fetched
+)
 # These are DatabaseErrors, too, but defects of this program.
 DEFECTS = (peewee.IntegrityError, peewee.DataError)
-# Parts of the texts of errors after which the same work may succeed. Most texts are
-# tuples: "(1213, 'Deadlock found …')".
-CONFLICTS = (
-    "^database is locked"  # another connection to SQLite writes
-    r"|^\(1020,"  # a row has changed since it was read
-    r"|^\(1205,"  # a long wait for a lock
-    r"|^\(1213,"  # a deadlock, or a conflict in a Galera cluster
-    r"|^\(3101,"  # a conflict in a group of MySQL servers
-    "|Got error 149"  # a conflict in such a group, reported by the COMMIT
-)
-# The settings that change an answer, whatever the server's own are. With wait_timeout
-# the server closes an idle connection, before a firewall forgets it.
+CONFLICTS = {  # after which the same work may succeed
+    "database is locked",  # another connection to SQLite writes
+    1020,  # a row has changed since it was read
+    1180,  # a COMMIT that failed, such as by a conflict in a group of MySQL servers
+    1205,  # a long wait for a lock
+    1213,  # a deadlock, or a conflict in a Galera cluster
+    3101,  # a conflict in a group of MySQL servers
+}
+# These settings change an answer, so the server's own must not count. wait_timeout: the
+# server closes a connection that was idle, before a firewall forgets it.
 SESSION = f"""SET SESSION
     autocommit = 1,
     sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
@@ -53,9 +52,9 @@ retry_lock = RLock()  # re-entrant, since repeated functions call each other
 def repeated(work):
     """Decorate a function that is called again, for 4 seconds, after a conflict.
 
-    Within a transaction it raises the error: the function that began the transaction
-    is called again. Only one thread of a process tries again at a time, since several
-    would slow down the thread that they wait for.
+    Within a transaction of ``db`` it raises the error: the function that began the
+    transaction may be called again. Only one thread of a process tries again at a time,
+    since several would slow down the thread that they wait for.
     """
 
     @wraps(work)
@@ -67,8 +66,9 @@ def repeated(work):
                 try:
                     return work(*args, **options)
                 except peewee.DatabaseError as error:
-                    may_repeat = not db.in_transaction() and time.monotonic() < deadline
-                    if not may_repeat or not re.search(CONFLICTS, str(error)):
+                    is_conflict = CONFLICTS.intersection(error.args)
+                    is_late = time.monotonic() > deadline
+                    if db.in_transaction() or is_late or not is_conflict:
                         raise
                 time.sleep(random.uniform(0.00005, 0.0001))
             lock = retry_lock
@@ -113,7 +113,8 @@ class MySQL(ReconnectMixin, peewee.MySQLDatabase):
     """MySQL or MariaDB over PyMySQL.
 
     ReconnectMixin sends a statement again whose connection was lost, unless it is in a
-    transaction. An insert is still stored once, since its identifier exists before.
+    transaction. An insert is still stored once: the second one fails, since its
+    identifier exists.
     """
 
     execute_once = ReconnectMixin.execute_sql  # for insert_once() in rows.py
@@ -121,13 +122,13 @@ class MySQL(ReconnectMixin, peewee.MySQLDatabase):
     # alone and skips the rows before the cursor: 107 ms in the middle of 200,000 rows
     # instead of 0.3.
     index_hint = "FORCE INDEX ({})"
-    # Each text is a part of the error's text, in any case of letters. 2013 is "Lost
-    # connection to MySQL server during query", without the one that ends "(timed out)".
+    # Each text is a part of the error's text, in any case of letters. Error 2013 that
+    # ends in "(timed out)" is not here: the statement may still run.
     reconnect_errors = (
         (peewee.OperationalError, "(2006,"),
         (peewee.OperationalError, "(4031,"),
-        (peewee.OperationalError, "during query')"),
-        (peewee.OperationalError, "during query ([errno"),
+        (peewee.OperationalError, "during query')"),  # 2013
+        (peewee.OperationalError, "during query ([errno"),  # 2013
         (peewee.InterfaceError, "(0, '')"),  # of a connection that is closed
     )
 
@@ -161,7 +162,7 @@ def run_sql(sql, *values):
 
 
 def reason_of(error):
-    """Return why the database failed. SQLite quotes a value behind " with text "."""
+    """Return why the database failed, without a value that SQLite may quote."""
     return str(error).partition(" with text ")[0]
 
 

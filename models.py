@@ -13,7 +13,7 @@ latest = 0  # what now() returned last
 
 
 def now():
-    """Return nanoseconds since 1970, UTC. In one thread each call returns more.
+    """Return nanoseconds since 1970, UTC: more with each call, whatever the clock does.
 
     Two threads or processes can get the same: then insert() tries again.
     """
@@ -42,16 +42,14 @@ class AsciiField(TextField):
 
 OptionalText = partial(TextField, null=True)
 
-# COLUMNS is what a SELECT reads for an object. The last word of each part is the name
-# of a property, in the order of the JSON. A UNIQUE constraint is also an index, and
-# read_rows() in rows.py uses its name.
-
 OWNER = SQL("FOREIGN KEY (appid, accountid) REFERENCES account (appid, accountid)")
 
 
 class Account(db.Model):
     TABLE = "account"
     PREFIX = "acct"
+    # What a SELECT reads for an object. The last word of each part is the name of a
+    # property, in the order of the JSON.
     COLUMNS = """accountid, NULL AS object, appid, administrator, profileid, createdAt,
         updatedAt"""
 
@@ -76,6 +74,9 @@ class Owned(db.Model):
     accountid = AsciiField()
     createdAt = AsciiField()
     updatedAt = AsciiField()
+
+
+# A UNIQUE constraint is also an index. read_rows() in rows.py uses two by their names.
 
 
 class Profile(Owned):

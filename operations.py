@@ -22,8 +22,8 @@ def update_profile(caller, profileid, body, *, appid=None, user_profile_fields=N
     """Store the configured fields of the caller's own profile; return all of it.
 
     ``body``: a mapping of input fields to texts, or None. ``user_profile_fields``:
-    other fields. Raises invalid-profileid, invalid-account, invalid-appid,
-    invalid-body, or a field's code.
+    fields instead of the configured ones. Raises invalid-profileid, invalid-account,
+    invalid-appid, invalid-body, or a field's code.
     """
     appid = appid_or_own(appid)
     profile = rows.find(Profile, profileid, appid)

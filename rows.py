@@ -32,7 +32,8 @@ def find_or_none(model, identifier):
     if is_identifier(model.PREFIX, identifier):
         sql = f"SELECT {model.COLUMNS} FROM {model.TABLE} WHERE {model.TABLE}id = ?"
         row = run_sql(sql, identifier).fetchone()
-        return as_objects(model, [row])[0] if row else None
+        if row:
+            return as_objects(model, [row])[0]
 
 
 @repeated
@@ -59,7 +60,7 @@ def insert(model, values, *, default=False):
     """
     try:
         return insert_once(model, values, default)
-    except IntegrityError:
+    except IntegrityError:  # the identifier exists, the account is gone, or neither
         existing = find_or_none(model, values[f"{model.TABLE}id"])
         if existing:
             return existing
@@ -84,6 +85,7 @@ def insert_once(model, values, default):
         # repeated, and takes a new one after the wait. Otherwise the row could appear
         # behind rows that somebody has listed meanwhile.
         db.execute_once(sql, [*row.values()])
+    # object, fields and ended are no columns: they are None here.
     found = [row.get(name) for name in properties_of(model)]
     return as_objects(model, [found])[0]
 
@@ -95,8 +97,8 @@ def read_page(model, scope, limit, offset, after):
     None. Raises invalid-after.
     """
     before_id = id_before_page(model, scope, after)
-    count = min(limit + 1, LARGEST_INTEGER)  # one more row shows if a page follows
-    rows = read_rows(model, scope, before_id, count, offset)
+    # One row more tells whether a page follows.
+    rows = read_rows(model, scope, before_id, min(limit + 1, LARGEST_INTEGER), offset)
     objects = as_objects(model, rows[:limit])
     if limit and len(rows) > limit:
         return objects, objects[-1][f"{model.TABLE}id"]
@@ -108,7 +110,7 @@ def read_all(model, scope, after):
     before_id = id_before_page(model, scope, after)
     while rows := read_rows(model, scope, before_id, 100, 0):
         yield as_objects(model, rows)
-        before_id = rows[-1][-1]
+        before_id = rows[-1][-1]  # the id of the last row
 
 
 def read_rows(model, scope, before_id, count, offset):

@@ -56,7 +56,7 @@ class CheckedText(fields.String):
         if isinstance(value, str):
             with suppress(ValueError):
                 value.encode()  # fails for a lone surrogate, which no database stores
-                return self.convert(value)
+                return self.convert(str.__str__(value))  # of a StrEnum, its value
         raise self.make_error("invalid")
 
 
@@ -70,14 +70,15 @@ class Body(Schema):
 ISO = (
     r"(\d{4}-\d\d-\d\d|\d{8}"  # 1950-01-31, 19500131
     r"|\d{4}-W\d\d-\d|\d{4}W\d{3})"  # 1950-W05-2, 1950W052
-    r"(?:[T ]((?!24)\d\d:[\d:.,]+"  # T10:30:00.5, but not 24:00 as of Python 3.14
+    r"(?:[T ]((?!24)\d\d:[\d:.,]+"  # T10:30:00.5, not 24:00, as Python 3.14 accepts
     r"(?:Z|[+-](?:0\d|1[0-4])(?::?[0-5]\d)?)?))?"  # Z, +01:00
 )
-WEEKDAY = (  # followed by an English date, not by one in digits
+WEEKDAY = (  # Tue, before an English date, not before 01/31/1950
     "(?i)^((mon|tues|wednes|thurs|fri|satur|sun)day|mon|tue|wed|thu|fri|sat|sun)"
     r",? (?!\d+/)"
 )
-ZONE_NAME = r"(?<=[ T][+-]\d{4}) \([^()]*\)$"  # (Central European Time)
+# Behind GMT+0100 or " +0100": (Central European Time)
+ZONE_NAME = r"(?<=[ T][+-]\d{4}) \([^()]*\)$"
 DATE_FORMATS = (
     "%Y/%m/%d",  # 1950/01/31
     "%m/%d/%Y",  # 01/31/1950
@@ -154,7 +155,7 @@ def profile_schema(names, lengths, *, creating):
         if rule == "email":
             checks.append(validate.Regexp("[^@]+@", error=code))
         schema[CATALOGUE[name].property] = CheckedText(
-            converters.get(rule, str.__str__),  # of an Enum of texts, its value
+            converters.get(rule, str),
             data_key=name,
             validate=checks,
             error_messages=dict.fromkeys(("required", "null", "invalid"), code),

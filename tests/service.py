@@ -25,6 +25,7 @@ from peewee import chunked
 from werkzeug.datastructures import EnvironHeaders
 from werkzeug.test import Client
 
+from config import parse_database_url
 from database import db
 from models import MODELS, Account, as_objects, properties_of, timestamp
 from validators import new_identifier
@@ -39,9 +40,6 @@ SERVER = os.environ.get("TEST_MYSQL_URL", "")
 
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 on_mysql = pytest.mark.parametrize("database_url", ["mysql"], indirect=True)
-
-
-# Clients
 
 
 class SignedIn(Client):
@@ -115,22 +113,6 @@ def assert_error(response, status, code):
         assert re.fullmatch("[0-9]+", response.headers["Retry-After"])
 
 
-def walk(client, path):
-    """The pages of a listing, from link to link."""
-    visited = set()
-    while path:
-        assert path not in visited, f"{path} was there before"
-        visited.add(path)
-        response = client.get(path)
-        assert response.status_code == 200, response.text
-        yield response.json
-        link = response.headers.get("Link")
-        path = link and re.fullmatch('<(.+)>; rel="next"', link)[1]
-
-
-# Several at once
-
-
 def close_connection():
     """Close the thread's connection: Python 3.13 and newer warn of one left open."""
     if db.obj:
@@ -172,8 +154,8 @@ def repeating(*calls):
             yield
         finally:
             ended.set()
-            for thread in threads:
-                thread.result()
+    for thread in threads:
+        thread.result()
 
 
 def wait_until(condition, seconds=40):
@@ -185,13 +167,6 @@ def wait_until(condition, seconds=40):
                 return found
         time.sleep(0.02)
     raise AssertionError(f"waited {seconds} seconds in vain")
-
-
-# Databases
-
-
-def is_sqlite(url):
-    return url.startswith("sqlite")
 
 
 def name_of(url):
@@ -216,19 +191,12 @@ def new_database(kind, folder):
 @contextmanager
 def cursor_of(url):
     """A cursor of another client, which checks no foreign keys."""
-    if is_sqlite(url):
+    if url.startswith("sqlite"):
         client = sqlite3.connect(name_of(url), isolation_level=None)
     else:
-        parts = urlsplit(url)
-        client = pymysql.connect(
-            host=parts.hostname,
-            port=parts.port or 3306,
-            user=unquote(parts.username),
-            password=unquote(parts.password or ""),
-            database=name_of(url),
-            autocommit=True,
-            init_command="SET foreign_key_checks = 0",
-        )
+        parsed = parse_database_url(url if name_of(url) else f"{url}/mysql")
+        options = {"autocommit": True, "init_command": "SET foreign_key_checks = 0"}
+        client = pymysql.connect(database=parsed.name, **options, **parsed.server)
     with closing(client):
         yield client.cursor()
 
@@ -246,9 +214,8 @@ def stored(url):
     for model in MODELS:
         names = model._meta.sorted_field_names
         select = f"SELECT {', '.join(names)} FROM {model.TABLE} ORDER BY {names[0]}"
-        found[model.TABLE] = []
-        for row in execute(url, select):
-            found[model.TABLE].append(dict(zip(names, row, strict=True)))
+        rows = execute(url, select)
+        found[model.TABLE] = [dict(zip(names, row, strict=True)) for row in rows]
     return found
 
 
@@ -299,14 +266,12 @@ def new_row(model, moment, appid, accountid):
     }
 
 
-# The service served by gunicorn
-
-
 class Served:
     """The service in a process group. It is also a WSGI app, which asks the service."""
 
     def __init__(self, folder, database_url, **settings):
-        self.port = free_port()
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port = probe.getsockname()[1]
         self.log_file = folder / f"{token_hex(4)}.log"
         self.environment = {
             **os.environ,
@@ -383,11 +348,6 @@ def procfile(process, root=ROOT):
     """The command of a process in the Procfile."""
     text = (root / "Procfile").read_text()
     return shlex.split(re.search(f"(?m)^{process}: (.+)$", text)[1])
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
 
 
 def is_listening(port):

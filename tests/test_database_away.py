@@ -265,8 +265,7 @@ def test_what_is_locked_for_too_long_is_503(app, administrator, database_url, lo
 def small_disk(tmp_path):
     """A file system of 24 MiB, gone with the test."""
     disk = tmp_path / "disk"
-    options = "size=24m,X-mount.mkdir"
-    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", disk]
+    command = ["mount", "-t", "tmpfs", "-o", "size=24m,X-mount.mkdir", "tmpfs", disk]
     if os.geteuid() or subprocess.run(command).returncode:
         pytest.skip("needs to mount a file system, and only root can")
     yield disk
@@ -297,7 +296,7 @@ def test_a_full_disk_is_503_until_there_is_room(small_disk, serve):
 def test_a_read_only_disk_is_503_until_it_is_writable(small_disk, serve, sign):
     service = serve(f"sqlite:///{small_disk}/profiles.db")
     client = sign_in(service, administrator=True)
-    requests = [partial(client.create, named("name"))] * 8
+    requests = [partial(client.create, named("name"))] * 32
     service.kill(sign)
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     service.start()
@@ -305,4 +304,4 @@ def test_a_read_only_disk_is_503_until_it_is_writable(small_disk, serve, sign):
     assert statuses(requests) == {503}
     assert re.search("database unavailable: .*(readonly|unable)", service.log())
     subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
-    wait_until(lambda: statuses(requests) == {201})
+    wait_until(lambda: statuses(requests) == {201}, 5)

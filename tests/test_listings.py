@@ -1,5 +1,6 @@
 """The two listings: their queries, links, walks, long answers and plans."""
 
+import re
 import time
 import tracemalloc
 from types import SimpleNamespace
@@ -14,7 +15,6 @@ from service import (
     fill,
     named,
     new_row,
-    walk,
 )
 from werkzeug.test import create_environ
 
@@ -27,6 +27,19 @@ LARGEST = 2**63 - 1
 both = pytest.mark.parametrize(
     ("model", "name"), [(Profile, "profile"), (Session, "session")]
 )
+
+
+def walk(client, path):
+    """The pages of a listing, from link to link."""
+    visited = set()
+    while path:
+        assert path not in visited, f"{path} was there before"
+        visited.add(path)
+        response = client.get(path)
+        assert response.status_code == 200, response.text
+        yield response.json
+        link = response.headers.get("Link")
+        path = link and re.fullmatch('<(.+)>; rel="next"', link)[1]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from service import Served  # noqa: E402
 
 CHROMIUM = """
 chromium --headless --no-sandbox --hide-scrollbars --virtual-time-budget=10000
---window-size=900,990 --force-device-scale-factor=0.8
+--window-size=980,1092 --force-device-scale-factor=0.735
 """
 
 with TemporaryDirectory() as name:
