@@ -76,7 +76,7 @@ def test_an_operation_answers_its_callers_alone_as_described(make_app, listed):
     response = caller.open(**request)
     assert response.status_code == int(status)
     answer = response.json
-    if method == "GET":
+    if isinstance(answer, list):
         answer = answer[0]
     answer.pop("token", None)  # beside what a session has
     schema = described(app, f"components schemas {answer['object'].title()}")

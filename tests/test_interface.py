@@ -127,10 +127,7 @@ def test_each_operation_is_callable_in_process(user, administrator):
 
 
 def test_profile_has_the_properties_of_the_table(user):
-    """Each field is stored under its property. ``fields`` is null.
-
-    A profile has no other property, such as a state.
-    """
+    """Each field is stored under its property. No other property, such as a state."""
     path = f"/api/user/create-profile?accountid={user.accountid}"
     response = user.post(path, data=BODY)
     profile = response.json
@@ -223,8 +220,7 @@ def test_update_ignores_fields_that_are_not_configured(make_app, user, profile):
     phone_only = make_app(APPID=user.appid, USER_PROFILE_FIELDS="phone")
     path = f"/api/user/update-profile?profileid={profile['profileid']}"
     body = {"phone": "112", "location": "Paris", "full-name": ""}
-    client = phone_only.test_client()
-    updated = client.patch(path, data=body, headers=user.headers).json
+    updated = phone_only.test_client().patch(path, data=body, headers=user.headers).json
     assert updated == profile | {"phone": "112", "updatedAt": updated["updatedAt"]}
 
 
@@ -256,22 +252,18 @@ def test_update_rule_3_a_profile_of_another_account(another, administrator, prof
     assert list_profiles(administrator.caller) == [profile]
 
 
+TOO_SHORT = {**BODY, "company-name": "1234", "full-name": None}
 first_failure = pytest.mark.parametrize(
     "body, code",
     [
         ({"website": "w"}, "invalid-location"),
-        (
-            {**BODY, "company-name": "1234", "full-name": None},
-            "invalid-company-name-length",
-        ),
+        (TOO_SHORT, "invalid-company-name-length"),
     ],
 )
 
 
 @first_failure
-def test_update_rule_4_the_first_failure_counts(
-    user, administrator, profile, body, code
-):
+def test_update_rule_4_first_failure_counts(user, administrator, profile, body, code):
     """First in configured order: website, location, and so on. Nothing is stored."""
     path = f"/api/user/update-profile?profileid={profile['profileid']}"
     assert_error(user.patch(path, data=body), 400, code)
@@ -331,15 +323,13 @@ STORED = {
     "rule 11: website": ("website", "w", "website", "w"),
 }
 # Create refuses these two: its rule 4.
-STORED_BY_UPDATE = STORED | {
+UPDATED = STORED | {
     "rule 8": ("contact-email", "a@", "contactEmail", "a@"),
     "rule 9": ("display-email", "a@", "displayEmail", "a@"),
 }
 
 
-@pytest.mark.parametrize(
-    "field, text, property, value", STORED_BY_UPDATE.values(), ids=STORED_BY_UPDATE
-)
+@pytest.mark.parametrize("field, text, property, value", UPDATED.values(), ids=UPDATED)
 def test_update_rules_5_to_11_what_is_stored(
     user, administrator, profile, field, text, property, value
 ):
@@ -355,11 +345,8 @@ def test_update_rules_5_to_11_what_is_stored(
 
 
 def test_update_rule_12_the_stored_profile_is_updated(user, administrator, profile):
-    """No other profile is. Cached copies of it are discarded.
-
-    "Only the validated fields are changed":
-    test_update_ignores_fields_that_are_not_configured.
-    """
+    """No other one is changed. Cached copies of it are discarded."""
+    # "Only the validated fields": test_update_ignores_fields_that_are_not_configured.
     path = f"/api/user/create-profile?accountid={user.accountid}"
     second = user.post(path, data=BODY).json
     assert administrator.get("/api/administrator/profiles").json == [second, profile]
@@ -381,10 +368,8 @@ def test_update_rule_13_a_missing_body_is_an_empty_one(user, profile):
 
 
 def test_create_with_default_true(user):
-    """The new profile becomes the account's default.
-
-    The account's ``profileid`` is set to that of the profile.
-    """
+    """The new profile becomes the account's default: the account's ``profileid`` is
+    set to that of the profile."""
     path = f"/api/user/create-profile?accountid={user.accountid}"
     body = {**BODY, "default": "true"}
     first = user.post(path, data=body).json
@@ -432,7 +417,7 @@ def test_create_rule_3_an_account_of_another_user(user, another, administrator):
 
 
 @first_failure
-def test_create_rule_4_the_first_failure_counts(user, administrator, body, code):
+def test_create_rule_4_first_failure_counts(user, administrator, body, code):
     """Update's rule 4: the first in configured order. Nothing is stored."""
     path = f"/api/user/create-profile?accountid={user.accountid}"
     assert_error(user.post(path, data=body), 400, code)
@@ -442,15 +427,13 @@ def test_create_rule_4_the_first_failure_counts(user, administrator, body, code)
 
 
 # Update's rules 5 to 11, with one difference: an address must also be valid.
-REFUSED_BY_CREATE = REFUSED | {
+NOT_CREATED = REFUSED | {
     "rule 4: contact": ("contact-email", "ada@example", "invalid-contact-email"),
     "rule 4: display": ("display-email", "ada@example", "invalid-display-email"),
 }
 
 
-@pytest.mark.parametrize(
-    "field, text, code", REFUSED_BY_CREATE.values(), ids=REFUSED_BY_CREATE
-)
+@pytest.mark.parametrize("field, text, code", NOT_CREATED.values(), ids=NOT_CREATED)
 def test_create_rule_4_what_is_refused(user, field, text, code):
     """The code of each rule. The id of a failed test names the rule."""
     path = f"/api/user/create-profile?accountid={user.accountid}"
@@ -563,13 +546,12 @@ def profiles(user, administrator):
 
 def test_profiles_of_one_account(user, administrator, profiles):
     """The query's ``accountid``: restrict to profiles of this account."""
-    accountid = user.accountid
     own = [profiles[0], profiles[2], profiles[3]]
-    path = f"/api/administrator/profiles?accountid={accountid}"
+    path = f"/api/administrator/profiles?accountid={user.accountid}"
     assert administrator.get(path).json == own[:2]
     assert administrator.get(f"{path}&all=true").json == own
-    page = list_profiles(administrator.caller, accountid=accountid, limit=1, offset=1)
-    assert page == [profiles[2]]
+    query = {"accountid": user.accountid, "limit": 1, "offset": 1}
+    assert list_profiles(administrator.caller, **query) == [profiles[2]]
 
 
 def test_profiles_rule_1_newest_first(user, administrator, profiles):
@@ -597,9 +579,8 @@ def test_profiles_rule_3_null_when_none_matches(administrator, profiles, query):
 
 
 def test_profiles_rule_3_null_when_there_is_none(administrator):
-    response = administrator.get("/api/administrator/profiles")
-    assert response.data == b"null\n"
-    assert list_profiles(administrator.caller) is None
+    """In this process: the same at the end of create's rules 3 and 4."""
+    assert administrator.get("/api/administrator/profiles").data == b"null\n"
 
 
 # Authentication. "The user operations act only on the caller's own account and
@@ -637,11 +618,9 @@ def test_administrator_operations_are_for_administrators(user, path, operation):
         operation(user.caller)
 
 
-# Errors. The table's codes are proven over HTTP and in this process:
-# - invalid-profileid, invalid-accountid, invalid-account: rules 1 to 3 of update and
-#   of create.
-# - all others: REFUSED, for update and for create. Its rows "missing" and "empty" show
-#   the general pattern.
+# Errors. The table's codes are proven over HTTP and in this process by rules 1 to 3 of
+# update and of create, REFUSED, and NOT_CREATED. Rows "missing" and "empty" of REFUSED
+# show the general pattern.
 
 
 # Limits. ``app`` has all settings.
@@ -663,11 +642,7 @@ def test_user_profile_fields_of_one_call(make_app, user, profile):
             create_profile(user.caller, user.accountid, {}, **options)
     assert made["phone"] is None
     assert made["location"] == "Paris"
-    moment = updated["updatedAt"]
-    assert updated == profile | {"location": "Paris", "updatedAt": moment}
-
-
-def test_user_profile_fields_in_a_body_do_nothing(user):
+    assert updated == profile | {"location": "Paris", "updatedAt": updated["updatedAt"]}
     path = f"/api/user/create-profile?accountid={user.accountid}"
-    body = {"phone": "112", "userProfileFields": "phone"}
+    body["userProfileFields"] = "phone"  # does nothing in a body
     assert_error(user.post(path, data=body), 400, "invalid-website")
