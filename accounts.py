@@ -99,7 +99,7 @@ def find_accounts(email, appid=None):
     ).where(Profile.appid == appid_or_own(appid))
     owners = {
         accountid
-        for accountid, *addresses in profiles.tuples().iterator()
+        for accountid, *addresses in profiles.tuples()
         if email.lower() in [address.lower() for address in addresses if address]
     }
     return accounts_where(Account.accountid.in_(owners))

@@ -92,4 +92,5 @@ def database_error(error):
     if isinstance(error, DEFECTS):
         raise error  # Flask logs it, and answers 500
     log_outage(error)
+    db.close()  # the next request gets a new connection: an old one may stay read-only
     return service_error(ServiceError("database-unavailable"))

@@ -129,8 +129,9 @@ def json_parts(batches, environ):
                 yield separator + orjson.dumps(objects)[1:-1]
                 separator = b","
     except Exception as error:
-        is_outage = isinstance(error, OUTAGES)
-        code = "database-unavailable" if is_outage else "internal-error"
+        code = (
+            "database-unavailable" if isinstance(error, OUTAGES) else "internal-error"
+        )
         environ["profiles.code"] = code  # for the log: the status may have been sent
         raise
     yield b"null\n" if separator == b"[" else b"]\n"

@@ -27,8 +27,9 @@ class Command(click.Command):
         try:
             result = super().invoke(context)
         except OUTAGES as error:
-            message = f"database-unavailable: {reason_of(error)}"
-            raise click.ClickException(message) from error
+            raise click.ClickException(
+                f"database-unavailable: {reason_of(error)}"
+            ) from error
         if result:
             click.echo(json.dumps(result))
 

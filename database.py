@@ -29,7 +29,6 @@ CONFLICTS = {  # after which the same work may succeed
     "database is locked",  # another connection to SQLite writes
     1020,  # a row has changed since it was read
     1180,  # a COMMIT that failed, such as by a conflict in a group of MySQL servers
-    1205,  # a long wait for a lock
     1213,  # a deadlock, or a conflict in a Galera cluster
     3101,  # a conflict in a group of MySQL servers
 }
@@ -70,7 +69,7 @@ def repeated(work):
                     is_late = time.monotonic() > deadline
                     if db.in_transaction() or is_late or not is_conflict:
                         raise
-                time.sleep(random.uniform(0.00005, 0.0001))
+                time.sleep(random.uniform(0.5, 1) * db.retry_seconds)
             lock = retry_lock
 
     return repeat
@@ -84,6 +83,7 @@ class SQLite(peewee.SqliteDatabase):
     long as the median. With repeated() they take 3 times as long.
     """
 
+    retry_seconds = 0.0001
     index_hint = ""  # SQLite itself chooses the right index
     execute_once = peewee.SqliteDatabase.execute_sql  # for insert_once() in rows.py
     execute_sql = repeated(execute_once)
@@ -118,6 +118,7 @@ class MySQL(ReconnectMixin, peewee.MySQLDatabase):
     """
 
     execute_once = ReconnectMixin.execute_sql  # for insert_once() in rows.py
+    retry_seconds = 0.01
     # If it may choose, MariaDB 10.11 reads "appid = ? AND id < ?" by the application
     # alone and skips the rows before the cursor: 107 ms in the middle of 200,000 rows
     # instead of 0.3.

@@ -129,8 +129,8 @@ def open_listing(
     """
     scope = {"appid": require_administrator(caller, appid)}
     if accountid:
-        is_valid = is_identifier("acct", accountid)
-        scope["accountid"] = accountid if is_valid else "nobody"  # who has no rows
+        # "nobody" has no rows.
+        scope["accountid"] = accountid if is_identifier("acct", accountid) else "nobody"
     if all:
         return rows.read_all(model, scope, after), None
     limit = checked_number("limit", limit, settings()["PAGE_SIZE"])

@@ -51,7 +51,7 @@ def update(model, identifier, changes):
 
 
 @repeated
-def insert(model, values, *, default=False):
+def insert(model, values, default=False):
     """Store an account's profile or session; return its object.
 
     With ``default``, a profile also becomes the account's default: both are stored, or

@@ -285,7 +285,6 @@ def test_a_write_that_meets_a_conflict_is_repeated(
         (["database is locked"], 2),
         ([1020, "Record has changed since last read"], 2),
         ([1180, "Got error 149 - Lock deadlock; Retry transaction"], 2),
-        ([1205, "Lock wait timeout exceeded"], 2),
         ([1213, "Deadlock found"], 2),
         ([3101, "Plugin instructed the server to rollback"], 2),
         ([1064, "You have an error in your SQL syntax near 1213"], 1),

@@ -4,8 +4,7 @@ A test has the section and the rule in its name; its docstring says what the rul
 Most tests make a request, and then the same call in this process: in Python, where the
 interface says NodeJS. ``assert_error(response, status, code)``: the body is
 ``{"object": "error", "message": code}``. Statuses, and the codes in "Authentication",
-are this service's own. The interface does not show Events and Versioning: there is
-nothing to prove.
+are this service's own. Events and Versioning are not shown: there is nothing to prove.
 """
 
 import re
@@ -76,11 +75,9 @@ def raises(code):
 
 
 def test_all_is_scoped_to_one_application(app, user, administrator, profile):
-    """The application is that of the instance, unless the request names another in
-    ``X-Appid``.
-    """
+    """The application is that of the instance, unless the request names another."""
     other = sign_in(app, administrator=True, appid=f"other-{user.appid}")
-    assert other.headers["X-Appid"] == other.appid
+    assert other.headers["X-Appid"] == other.appid  # names another
     path = f"/api/user/create-profile?accountid={other.accountid}"
     assert_error(user.post(path, data=BODY), 404, "invalid-accountid")
     made = other.post(path, data=BODY).json
@@ -345,7 +342,7 @@ def test_update_rules_5_to_11_what_is_stored(
 
 
 def test_update_rule_12_the_stored_profile_is_updated(user, administrator, profile):
-    """No other one is changed. Cached copies of it are discarded."""
+    """No other profile is changed. Cached copies of it are discarded."""
     # "Only the validated fields": test_update_ignores_fields_that_are_not_configured.
     path = f"/api/user/create-profile?accountid={user.accountid}"
     second = user.post(path, data=BODY).json
@@ -368,8 +365,8 @@ def test_update_rule_13_a_missing_body_is_an_empty_one(user, profile):
 
 
 def test_create_with_default_true(user):
-    """The new profile becomes the account's default: the account's ``profileid`` is
-    set to that of the profile."""
+    """The new profile becomes the account's default."""
+    # The account's ``profileid`` is set to that of the profile.
     path = f"/api/user/create-profile?accountid={user.accountid}"
     body = {**BODY, "default": "true"}
     first = user.post(path, data=body).json
@@ -413,7 +410,7 @@ def test_create_rule_3_an_account_of_another_user(user, another, administrator):
     assert_error(another.post(path, data=BODY), 403, "invalid-account")
     with raises("invalid-account"):
         create_profile(another.caller, user.accountid, BODY)
-    assert list_profiles(administrator.caller) is None
+    assert administrator.get("/api/administrator/profiles").data == b"null\n"
 
 
 @first_failure
@@ -493,11 +490,12 @@ none_matches = pytest.mark.parametrize(
 
 def test_sessions_of_one_account(administrator, sessions):
     """The query's ``accountid``: restrict to sessions of this account."""
-    accountid = sessions[1]["accountid"]
+    session = sessions[1]
+    accountid = session["accountid"]
     path = f"/api/administrator/sessions?accountid={accountid}"
-    assert administrator.get(path).json == [sessions[1]]
-    assert administrator.get(f"{path}&all=true").json == [sessions[1]]
-    assert list_sessions(administrator.caller, accountid=accountid) == [sessions[1]]
+    assert administrator.get(path).json == [session]
+    assert administrator.get(f"{path}&all=true").json == [session]
+    assert list_sessions(administrator.caller, accountid=accountid) == [session]
 
 
 def test_sessions_rule_1_newest_first(administrator, sessions):
@@ -546,7 +544,7 @@ def profiles(user, administrator):
 
 def test_profiles_of_one_account(user, administrator, profiles):
     """The query's ``accountid``: restrict to profiles of this account."""
-    own = [profiles[0], profiles[2], profiles[3]]
+    own = profiles[:1] + profiles[2:]
     path = f"/api/administrator/profiles?accountid={user.accountid}"
     assert administrator.get(path).json == own[:2]
     assert administrator.get(f"{path}&all=true").json == own
@@ -576,11 +574,6 @@ def test_profiles_rule_3_null_when_none_matches(administrator, profiles, query):
     response = administrator.get("/api/administrator/profiles", query_string=query)
     assert response.data == b"null\n"
     assert list_profiles(administrator.caller, **query) is None
-
-
-def test_profiles_rule_3_null_when_there_is_none(administrator):
-    """In this process: the same at the end of create's rules 3 and 4."""
-    assert administrator.get("/api/administrator/profiles").data == b"null\n"
 
 
 # Authentication. "The user operations act only on the caller's own account and
@@ -626,8 +619,7 @@ def test_administrator_operations_are_for_administrators(user, path, operation):
 # Limits. ``app`` has all settings.
 # - USER_PROFILE_FIELDS: test_profile_properties_are_null_until_set for create,
 #   test_update_ignores_fields_that_are_not_configured for update.
-# - The six lengths: rules 5 to 7 of REFUSED and STORED.
-# - PAGE_SIZE: the first of ``pages``.
+# - The six lengths: rules 5 to 7 of REFUSED and STORED. PAGE_SIZE: ``pages``, first.
 
 
 def test_user_profile_fields_of_one_call(make_app, user, profile):

@@ -7,15 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from peewee import OperationalError
-from service import (
-    PROFILES,
-    SESSIONS,
-    assert_error,
-    at_once,
-    fill,
-    named,
-    new_row,
-)
+from service import PROFILES, SESSIONS, assert_error, at_once, fill, named, new_row
 from werkzeug.test import create_environ
 
 from database import db
@@ -89,12 +81,7 @@ def test_a_query_is_refused_for_the_first_name_in_it(administrator, query):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("limit", True),
-        ("offset", []),
-        ("after", 5),
-    ],
+    ("name", "value"), [("limit", True), ("offset", []), ("after", 5)]
 )
 def test_an_argument_that_is_refused_in_this_process(app, name, value):
     """A caller without an appid has rights in each application."""
