@@ -8,7 +8,7 @@ from importlib import import_module, reload
 from threading import Thread
 
 import pytest
-from service import ROOT, named, sign_in, stored
+from service import ROOT, execute, named, on_sqlite, run, sign_in, stored
 from werkzeug.serving import make_server
 from werkzeug.wsgi import get_input_stream
 
@@ -218,3 +218,23 @@ def test_files_for_systemd_and_cron(tmp_path):
     subprocess.check_call(["systemd-analyze", "verify", file])
     cron = r"\n(\S+ ){5}profiles cd /srv/profiles && .*flask purge-sessions "
     assert re.search(cron, OPERATING)
+
+
+@on_sqlite
+def test_what_was_deleted_is_overwritten(make_app, tmp_path):
+    """By the lines of OPERATING, while the service has the file open."""
+    file = tmp_path / "x.db"
+    app = make_app(DATABASE_URL=f"sqlite:///{file}", USER_PROFILE_FIELDS="phone")
+    user = sign_in(app)
+    profileid = user.create({"phone": "secret"}).json["profileid"]
+    user.update(profileid, {"phone": "secret" * 2_000})  # splits the page
+    run(app, "delete-account", user.accountid)
+
+    def content():
+        return file.read_bytes() + tmp_path.joinpath("x.db-wal").read_bytes()
+
+    assert b"secret" in content()
+    for statement in re.findall('sqlite3 .*"(VACUUM|PRAGMA wal_.*?)"', OPERATING):
+        rows = execute(f"sqlite:///{file}", statement)
+    assert rows == [(0, 0, 0)]
+    assert b"secret" not in content()
