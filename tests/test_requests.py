@@ -93,6 +93,7 @@ BODIES += [f"400 invalid-body {MULTIPART} {PARTS[:60]}"]
 BODIES += [f"400 invalid-body {MULTIPART} {PARTS[:-2]}"]
 BODIES += [f"400 invalid-body {MULTIPART} {PARTS[:-2]}\xff\r\n--x--\r\n"]
 BODIES += [f"413 body-too-large {FORM} {'x' * 65_537}"]
+BODIES += [f"413 body-too-large {FORM} {'x' * 65_538}"]
 BODIES += [f"413 body-too-large text/plain {'x' * 65_537}"]
 
 
@@ -252,6 +253,8 @@ def test_bodies_that_only_python_can_pass(user):
         create_profile(user.caller, user.accountid, half)
     with pytest.raises(ServiceError, match="^invalid-body$"):
         create_profile(user.caller, user.accountid, [])
+    with pytest.raises(ServiceError, match="^invalid-fax$"):
+        create_profile(user.caller, user.accountid, ADA, user_profile_fields=["fax"])
 
 
 @pytest.mark.parametrize("request_id", ["", "x" * 129, "a b", "é", 'a"'])
