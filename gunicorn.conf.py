@@ -104,8 +104,7 @@ class LogfmtLogger(Logger):
             f"worker={os.getpid()}\n"
         )
         with suppress(OSError):  # standard output is closed or full
-            if sys.stdout:  # if it is None, descriptor 1 is another file
-                os.write(1, line.encode())  # lines below 4 KiB never mix in a pipe
+            os.write(1, line.encode())  # lines below 4 KiB never mix in a pipe
 
 
 def plain(text):
