@@ -153,7 +153,7 @@ def profile_schema(names, lengths, *, creating):
         if rule == "name":
             checks.append(validate.Length(*bounds[name], error=f"{code}-length"))
         if rule == "email":
-            checks.append(validate.Regexp("[^@]+@", error=code))
+            checks.append(validate.Regexp("^[^@]+@", error=code))
         schema[CATALOGUE[name].property] = CheckedText(
             converters.get(rule, str),
             data_key=name,
