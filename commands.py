@@ -170,7 +170,7 @@ def init_db():
 def copy_database(database_url):
     """Copy the whole configured database into an empty one, or nothing.
 
-    Stop the service first. An error with DATABASE_URL= is about the new database.
+    Stop the service first.
 
     Example: flask copy-database mysql://user:password@host/name
     """

@@ -18,7 +18,7 @@ from playhouse.shortcuts import ReconnectMixin
 from pymysql.constants.CLIENT import FOUND_ROWS
 
 LOCK_SECONDS = 4  # how long a statement waits for a lock or is tried again
-OUTAGES = (  # the database is away, full, locked, damaged or lacks a table
+OUTAGES = (  # the database is away, full, read-only, locked, damaged or incomplete
     peewee.DatabaseError,
     peewee.InterfaceError,
     sqlite3.DatabaseError,  # Peewee does not translate an error while rows are fetched

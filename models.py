@@ -13,7 +13,7 @@ latest = 0  # what now() returned last
 
 
 def now():
-    """Return nanoseconds since 1970, UTC: more with each call, whatever the clock does.
+    """Return nanoseconds since 1970, UTC. A clock that is set back does not matter.
 
     Two threads or processes can get the same: then insert() tries again.
     """

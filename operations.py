@@ -125,7 +125,8 @@ def open_listing(
     """Return lists of objects, and the identifier that the next page comes after.
 
     The identifier is None on the last page and with ``all``. With ``all`` each list is
-    read when it is used. A number may be a text. Raises what list_profiles raises.
+    read when it is used, and invalid-after is raised then. A number may be a text.
+    Raises what list_profiles raises.
     """
     scope = {"appid": require_administrator(caller, appid)}
     if accountid:

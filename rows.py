@@ -64,7 +64,7 @@ def insert(model, values, default=False):
         existing = find_or_none(model, values[f"{model.TABLE}id"])
         if existing:
             return existing
-        find(Account, values["accountid"], values["appid"])
+        find(Account, values["accountid"], values["appid"])  # raises if it is gone
     # Another process stored a row at the same nanosecond. The next one is free.
     return insert_once(model, values, default)
 
@@ -93,8 +93,8 @@ def insert_once(model, values, default):
 def read_page(model, scope, limit, offset, after):
     """Return objects, newest first, and the identifier that the next page comes after.
 
-    ``scope``: an appid, and perhaps an accountid. On the last page the identifier is
-    None. Raises invalid-after.
+    ``scope``: an appid, and perhaps an accountid. On the last page, and if the limit is
+    0, the identifier is None. Raises invalid-after.
     """
     before_id = id_before_page(model, scope, after)
     # One row more tells whether a page follows.

@@ -155,7 +155,7 @@ USE = """
         use(process.argv.slice(1)).then((found) => console.log(JSON.stringify(found)));
     ' """
 PYTHON_CLIENT = """
-openapi-python-client generate --meta none --url "$DESCRIPTION" --output-path client
+openapi-python-client generate --meta none --url "$DESCRIPTION" --output-path generated
 """
 
 
@@ -172,12 +172,12 @@ def test_a_generated_client_in_typescript(world, program):
 
 def test_a_generated_client_in_python(world):
     shell(PYTHON_CLIENT)
-    client = import_module("client")
-    models = import_module("client.models")
+    client = import_module("generated")
+    models = import_module("generated.models")
 
     def call(operation, **arguments):
         """What an operation answers, as an object of the generated classes."""
-        module = import_module(f"client.api.{operation}")
+        module = import_module(f"generated.api.{operation}")
         return module.sync(client=session, **arguments)
 
     body = models.CreateProfile.from_dict(BODY | {"default": True})
