@@ -38,7 +38,7 @@ preload_app = True  # so that a bad setting ends the start; it also saves memory
 control_socket_disable = True  # nothing uses it
 sendfile = False  # so that gunicorn counts the bytes it sends
 
-CORES = []  # to pin the workers to; empty if there are fewer workers than cores
+CORES = []  # the workers are pinned to these; none if there are more cores than workers
 if hasattr(os, "sched_getaffinity"):  # on Linux
     allowed = os.sched_getaffinity(0)
     if workers >= len(allowed):
@@ -59,7 +59,7 @@ def when_ready(server):
 
 
 def pre_fork(server, worker):
-    """Choose the core that the fewest others have."""
+    """Choose the core that the fewest other workers have."""
     taken = [other.core for other in server.WORKERS.values()]
     worker.core = min(CORES, key=taken.count, default=None)
 

@@ -73,7 +73,7 @@ ISO = (
     r"(?:[T ]((?!24)\d\d:[\d:.,]+"  # T10:30:00.5, not 24:00, as Python 3.14 accepts
     r"(?:Z|[+-](?:0\d|1[0-4])(?::?[0-5]\d)?)?))?"  # Z, +01:00
 )
-WEEKDAY = (  # Tue, before an English date, not before 01/31/1950
+WEEKDAY = (  # such as "Tue ", if an English date follows and not 01/31/1950
     "(?i)^((mon|tues|wednes|thurs|fri|satur|sun)day|mon|tue|wed|thu|fri|sat|sun)"
     r",? (?!\d+/)"
 )
@@ -135,9 +135,9 @@ def profile_schema(names, lengths, *, creating):
     """Return the schema of these fields; its messages are the codes.
 
     ``lengths``: pairs of a field whose rule is "name", and its least and most number of
-    characters. An update accepts any text with an "@" that is not first as an address:
-    the interface asks for a valid one in a create alone. Raises ServiceError for an
-    unknown field.
+    characters. In an update, an address is any text with an "@" that is not its first
+    character. Only a create needs a valid address. Raises ServiceError for an unknown
+    field.
     """
     converters = {"date": parse_date}
     if creating:
