@@ -9,16 +9,16 @@ from secrets import token_hex
 from peewee import SQL, IntegrityError, chunked
 
 from config import settings
-from database import db, repeated, run_sql
+from database import db, retry_on_conflict, run_sql
 from errors import ServiceError
 from models import Account, Profile, Session, as_objects, now, timestamp
-from rows import find, insert, update
+from rows import get_object, insert, update
 from validators import APPID, new_identifier
 
 Caller = namedtuple("Caller", "accountid administrator appid")  # of a request
 
 
-def appid_or_own(appid):
+def resolve_appid(appid):
     """Return the application of a call, by default the service's own.
 
     Raises invalid-appid.
@@ -48,13 +48,13 @@ def authenticate(authorization, appid):
     raise ServiceError("sign-in-required")
 
 
-@repeated
+@retry_on_conflict
 def create_account(appid=None, *, administrator=False, accountid=None):
     """Make an account. If there is one with this accountid, return it as it is.
 
     Raises invalid-appid.
     """
-    appid = appid_or_own(appid)
+    appid = resolve_appid(appid)
     accountid = accountid or new_identifier("acct")
     made = timestamp(now())
     # Nobody can delete the account before it is read: a failed INSERT locks it, too.
@@ -67,26 +67,26 @@ def create_account(appid=None, *, administrator=False, accountid=None):
                 createdAt=made,
                 updatedAt=made,
             )
-        return find(Account, accountid, appid)
+        return get_object(Account, accountid, appid)
 
 
-@repeated
+@retry_on_conflict
 def set_administrator(accountid, *, off=False):
     """Make an account an administrator, or an ordinary one, and end its sessions.
 
     Raises invalid-accountid.
     """
-    find(Account, accountid)
+    get_object(Account, accountid)
     with db.atomic():
         update(Account, accountid, {"administrator": not off})
         end_sessions(accountid)
-    return find(Account, accountid)
+    return get_object(Account, accountid)
 
 
 def list_administrators(appid=None):
     """Find the accounts that are administrators."""
-    is_of_application = Account.appid == appid_or_own(appid)
-    return accounts_where(is_of_application & Account.administrator)
+    in_application = Account.appid == resolve_appid(appid)
+    return accounts_where(in_application & Account.administrator)
 
 
 def find_accounts(email, appid=None):
@@ -96,7 +96,7 @@ def find_accounts(email, appid=None):
     """
     profiles = Profile.select(
         Profile.accountid, Profile.contactEmail, Profile.displayEmail
-    ).where(Profile.appid == appid_or_own(appid))
+    ).where(Profile.appid == resolve_appid(appid))
     owners = {
         accountid
         for accountid, *addresses in profiles.tuples()
@@ -120,7 +120,7 @@ def create_session(accountid, duration):
     token = token_hex(32)
     session = {
         "sessionid": new_identifier("sess"),
-        "appid": find(Account, accountid)["appid"],
+        "appid": get_object(Account, accountid)["appid"],
         "accountid": accountid,
         "duration": duration,
         "tokenHash": sha256(token.encode()).hexdigest(),
@@ -134,9 +134,9 @@ def end_session(sessionid):
 
     Raises invalid-sessionid.
     """
-    find(Session, sessionid)
+    get_object(Session, sessionid)
     end_running(Session.sessionid == sessionid)
-    return find(Session, sessionid)
+    return get_object(Session, sessionid)
 
 
 def end_sessions(accountid):
@@ -144,12 +144,12 @@ def end_sessions(accountid):
 
     Raises invalid-accountid.
     """
-    appid = find(Account, accountid)["appid"]
+    appid = get_object(Account, accountid)["appid"]
     count = end_running((Session.appid == appid) & (Session.accountid == accountid))
     return {"object": "end", "count": count}
 
 
-@repeated
+@retry_on_conflict
 def end_running(condition):
     """End the sessions that meet a condition and are running; return how many."""
     moment = timestamp(now())
@@ -158,13 +158,13 @@ def end_running(condition):
     return ended.where(is_running & condition).execute()
 
 
-@repeated
+@retry_on_conflict
 def delete_account(accountid):
     """Delete an account, its profiles and its sessions, or nothing.
 
     Raises invalid-accountid.
     """
-    appid = find(Account, accountid)["appid"]
+    appid = get_object(Account, accountid)["appid"]
     counts = {"object": "deletion", "accountid": accountid}
     with db.atomic():
         update(Account, accountid, {})  # locks the account: a new row of it waits
@@ -185,5 +185,7 @@ def purge_sessions(days):
     old = [session.id for session in Session.select(Session.id).where(is_old)]
     count = 0
     for ids in chunked(old, 1_000):
-        count += repeated(Session.delete().where(Session.id.in_(ids)).execute)()
+        count += retry_on_conflict(
+            Session.delete().where(Session.id.in_(ids)).execute
+        )()
     return {"object": "purge", "count": count}

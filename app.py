@@ -14,12 +14,12 @@ from database import (
     DEFECTS,
     OUTAGES,
     db,
+    init_database,
     log_outage,
-    repeated,
-    use_database,
+    retry_on_conflict,
 )
 from errors import HTTP_CODES, ServiceError
-from models import make_tables
+from models import create_tables
 from openapi import description, docs
 
 HEADERS = {
@@ -50,9 +50,9 @@ def create_app(overrides=None):
     app.register_error_handler(HTTPException, http_error)
     for outage in OUTAGES:
         app.register_error_handler(outage, database_error)
-    use_database(settings["DATABASE_URL"])
+    init_database(settings["DATABASE_URL"])
     try:
-        repeated(make_tables)(db)
+        retry_on_conflict(create_tables)(db)
     except OUTAGES as error:
         log_outage(error)  # requests are answered with 503
     db.close()  # before gunicorn forks

@@ -13,13 +13,13 @@ from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.formparser import FormDataParser
 
 import operations
-from accounts import appid_or_own, authenticate
+from accounts import authenticate, resolve_appid
 from database import OUTAGES
 from errors import ServiceError
-from models import Profile, Session, read_tables
+from models import Profile, Session, check_tables
 from validators import is_identifier
 
-FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
 PAGING = "accountid all limit offset after".split()
 
 BLUEPRINTS = []
@@ -96,7 +96,7 @@ def delete_account_endpoint():
 
 @endpoint("GET", "/health")
 def health_endpoint():
-    read_tables()
+    check_tables()
     return {"object": "health", "status": "ok"}
 
 
@@ -140,7 +140,7 @@ def json_parts(batches, environ):
 def read_caller():
     """Return the caller of the request. Raises invalid-appid or sign-in-required."""
     environ = request.environ  # gunicorn.conf.py logs the names that are set here
-    appid = appid_or_own(environ.get("HTTP_X_APPID"))
+    appid = resolve_appid(environ.get("HTTP_X_APPID"))
     environ["profiles.appid"] = appid
     caller = authenticate(environ.get("HTTP_AUTHORIZATION"), appid)
     environ["profiles.account"] = caller.accountid
@@ -170,7 +170,7 @@ def read_body():
     try:
         if request.is_json:
             body = orjson.loads(data)
-        elif request.mimetype in FORMS:
+        elif request.mimetype in FORM_TYPES:
             body = parse_form(data)
         else:
             raise ServiceError("unsupported-media-type")

@@ -12,9 +12,9 @@ from peewee import chunked
 import accounts
 import operations
 from config import example_body, parse_database_url
-from database import ENGINES, OUTAGES, db, reason_of, repeated
+from database import ENGINES, OUTAGES, db, describe_error, retry_on_conflict
 from errors import SettingError
-from models import MODELS, Account, make_tables, read_tables
+from models import MODELS, Account, check_tables, create_tables
 
 commands = Blueprint("commands", __name__, cli_group=None)
 
@@ -28,7 +28,7 @@ class Command(click.Command):
             result = super().invoke(context)
         except OUTAGES as error:
             raise click.ClickException(
-                f"database-unavailable: {reason_of(error)}"
+                f"database-unavailable: {describe_error(error)}"
             ) from error
         if result:
             click.echo(json.dumps(result))
@@ -160,8 +160,8 @@ def init_db():
 
     Example: flask init-db
     """
-    repeated(make_tables)(db)
-    read_tables()
+    retry_on_conflict(create_tables)(db)
+    check_tables()
     return {"object": "database"}
 
 
@@ -180,11 +180,11 @@ def copy_database(database_url):
     counts = {f"{model.TABLE}s": model.select().count() for model in MODELS}
     with closing(target):
         try:
-            make_tables(target)
+            create_tables(target)
             if any(model.select().exists(target) for model in MODELS):
                 raise SettingError("DATABASE_URL", "***", "it has rows already")
         except OUTAGES as error:
-            reason = reason_of(error).partition(" for user ")[0]  # without its name
+            reason = describe_error(error).partition(" for user ")[0]  # not its name
             raise SettingError("DATABASE_URL", "***", reason) from error
         bar = click.progressbar(
             length=sum(counts.values()),

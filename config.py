@@ -10,19 +10,19 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from flask import current_app
 
 from errors import SettingError
-from validators import APPID, CATALOGUE, profile_schema
+from validators import APPID, PROFILE_FIELDS, profile_schema
 
 LENGTHS = {  # the fields whose length has bounds, and the names of those settings
     "full-name": "PROFILE_FULL_NAME_LENGTH",
     "display-name": "PROFILE_DISPLAY_NAME_LENGTH",
     "company-name": "PROFILE_COMPANY_NAME_LENGTH",
 }
-LARGEST = 2**31 - 1
-NUMBERS = {  # each setting's least value, its most, and its default
-    **{f"MINIMUM_{name}": (0, LARGEST, 1) for name in LENGTHS.values()},
-    **{f"MAXIMUM_{name}": (1, LARGEST, 50) for name in LENGTHS.values()},
-    "PAGE_SIZE": (1, LARGEST, 10),
-    "MAXIMUM_POST_DATA_LENGTH": (1, LARGEST, 65_536),
+MAX_INT32 = 2**31 - 1
+NUMBERS = {  # each setting's minimum value, its maximum, and its default
+    **{f"MINIMUM_{name}": (0, MAX_INT32, 1) for name in LENGTHS.values()},
+    **{f"MAXIMUM_{name}": (1, MAX_INT32, 50) for name in LENGTHS.values()},
+    "PAGE_SIZE": (1, MAX_INT32, 10),
+    "MAXIMUM_POST_DATA_LENGTH": (1, MAX_INT32, 65_536),
     "WEB_CONCURRENCY": (1, 1_000, min(os.cpu_count() or 1, 4)),
     "PORT": (1, 65_535, 8_000),
 }
@@ -32,8 +32,8 @@ URL_HELP = (
     "VERIFY_CA or VERIFY_IDENTITY, with &ssl-ca=file"
 )
 # A path that does not end in "/", without a query. ":memory:" is no file.
-SQLITE = "sqlite:///(?!:memory:$)([^?#]*[^?#/])"
-MYSQL = r"(mysql2?|mariadb)(\+pymysql)?"
+SQLITE_URL = "sqlite:///(?!:memory:$)([^?#]*[^?#/])"
+MYSQL_SCHEME = r"(mysql2?|mariadb)(\+pymysql)?"
 TLS_MODES = "DISABLED PREFERRED REQUIRED VERIFY_CA VERIFY_IDENTITY".split()
 
 
@@ -60,8 +60,8 @@ def example_body():
     bounds = dict(settings()["PROFILE_LENGTHS"])
     body = {}
     for name in settings()["USER_PROFILE_FIELDS"]:
-        least, most = bounds.get(name, (0, None))
-        body[name] = CATALOGUE[name].example.ljust(least, ".")[:most]
+        minimum, maximum = bounds.get(name, (0, None))
+        body[name] = PROFILE_FIELDS[name].example.ljust(minimum, ".")[:maximum]
     return body
 
 
@@ -74,10 +74,13 @@ def load(variables):
         name: str(value) for name, value in variables.items() if value not in (None, "")
     }
     checked = {}
-    for name, (least, most, default) in NUMBERS.items():
+    for name, (minimum, maximum, default) in NUMBERS.items():
         value = given.get(name, str(default))
-        if not re.fullmatch("[0-9]{1,10}", value) or not least <= int(value) <= most:
-            must = f"must be a whole number from {least} to {most}"
+        if (
+            not re.fullmatch("[0-9]{1,10}", value)
+            or not minimum <= int(value) <= maximum
+        ):
+            must = f"must be a whole number from {minimum} to {maximum}"
             raise SettingError(name, value, must)
         checked[name] = int(value)
     checked["PROFILE_LENGTHS"] = checked_lengths(checked)
@@ -95,19 +98,19 @@ def checked_lengths(numbers):
     """Return tuples, not a dictionary: profile_schema() is cached by its arguments."""
     lengths = []
     for field, name in LENGTHS.items():
-        least = numbers[f"MINIMUM_{name}"]
-        most = numbers[f"MAXIMUM_{name}"]
-        if least > most:
-            reason = f"is over MAXIMUM_{name}={most}"
-            raise SettingError(f"MINIMUM_{name}", least, reason)
-        lengths.append((field, (least, most)))
+        minimum = numbers[f"MINIMUM_{name}"]
+        maximum = numbers[f"MAXIMUM_{name}"]
+        if minimum > maximum:
+            reason = f"is over MAXIMUM_{name}={maximum}"
+            raise SettingError(f"MINIMUM_{name}", minimum, reason)
+        lengths.append((field, (minimum, maximum)))
     return tuple(lengths)
 
 
 def checked_fields(listed):
     names = tuple(name.strip() for name in listed.split(","))
-    if len(CATALOGUE.keys() & names) < len(names):  # one is unknown or repeated
-        reason = f"must name each field once, of {', '.join(CATALOGUE)}"
+    if len(PROFILE_FIELDS.keys() & names) < len(names):  # one is unknown or repeated
+        reason = f"must name each field once, of {', '.join(PROFILE_FIELDS)}"
         raise SettingError("USER_PROFILE_FIELDS", listed, reason)
     return names
 
@@ -117,7 +120,7 @@ def parse_database_url(value):
     try:
         if not unquote(value, errors="strict").isprintable():
             raise ValueError
-        file = re.fullmatch(SQLITE, value)
+        file = re.fullmatch(SQLITE_URL, value)
         if not file:
             return parse_mysql_url(value)
         # Relative to this folder. A path that begins with "/" replaces the folder.
@@ -130,7 +133,7 @@ def parse_database_url(value):
 def parse_mysql_url(value):
     url = urlsplit(value)
     name = unquote(url.path[1:])
-    is_complete = re.fullmatch(MYSQL, url.scheme) and url.hostname and name
+    is_complete = re.fullmatch(MYSQL_SCHEME, url.scheme) and url.hostname and name
     # If a "/", "?" or "#" of a password is not encoded, the URL is cut there. The rest
     # of the password, with the "@" behind it, is then in one of these parts.
     is_broken = "@" in url.path + unquote(url.query) or "/" in name or url.fragment

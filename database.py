@@ -34,7 +34,7 @@ CONFLICTS = {  # after which the same work may succeed
 }
 # These settings change an answer, so the server's own must not count. wait_timeout: the
 # server closes a connection that was idle, before a firewall forgets it.
-SESSION = f"""SET SESSION
+SESSION_SETTINGS = f"""SET SESSION_SETTINGS
     autocommit = 1,
     sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
     innodb_lock_wait_timeout = {LOCK_SECONDS},
@@ -48,7 +48,7 @@ db = peewee.DatabaseProxy()  # the database of the process
 retry_lock = RLock()  # re-entrant, since repeated functions call each other
 
 
-def repeated(work):
+def retry_on_conflict(function):
     """Decorate a function that is called again, for 4 seconds, after a conflict.
 
     Within a transaction of ``db`` it raises the error: the function that began the
@@ -56,23 +56,23 @@ def repeated(work):
     since several would slow down the thread that they wait for.
     """
 
-    @wraps(work)
-    def repeat(*args, **options):
+    @wraps(function)
+    def wrapper(*args, **kwargs):
         deadline = time.monotonic() + LOCK_SECONDS
         lock = nullcontext()  # the first try needs none
         while True:
             with lock:
                 try:
-                    return work(*args, **options)
+                    return function(*args, **kwargs)
                 except peewee.DatabaseError as error:
                     is_conflict = CONFLICTS.intersection(error.args)
-                    is_late = time.monotonic() > deadline
-                    if db.in_transaction() or is_late or not is_conflict:
+                    deadline_passed = time.monotonic() > deadline
+                    if db.in_transaction() or deadline_passed or not is_conflict:
                         raise
                 time.sleep(random.uniform(0.5, 1) * db.retry_seconds)
             lock = retry_lock
 
-    return repeat
+    return wrapper
 
 
 class SQLite(peewee.SqliteDatabase):
@@ -80,13 +80,13 @@ class SQLite(peewee.SqliteDatabase):
 
     execute_sql() is repeated while another connection writes. SQLite's own wait sleeps
     for up to 100 ms: with it, the slowest hundredth of updates took 20 to 60 times as
-    long as the median. With repeated() they take 3 times as long.
+    long as the median. With retry_on_conflict() they take 3 times as long.
     """
 
     retry_seconds = 0.0001
     index_hint = ""  # SQLite itself chooses the right index
     execute_once = peewee.SqliteDatabase.execute_sql  # for insert_once() in rows.py
-    execute_sql = repeated(execute_once)
+    execute_sql = retry_on_conflict(execute_once)
 
     def __init__(self, url):
         super().__init__(
@@ -139,7 +139,7 @@ class MySQL(ReconnectMixin, peewee.MySQLDatabase):
             connect_timeout=3,
             read_timeout=10,
             write_timeout=10,
-            init_command=SESSION,
+            init_command=SESSION_SETTINGS,
             field_types={
                 "ASCII": "VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin",
                 "TEXT": "LONGTEXT CHARACTER SET utf8mb4",
@@ -152,7 +152,7 @@ class MySQL(ReconnectMixin, peewee.MySQLDatabase):
 ENGINES = {"sqlite": SQLite, "mysql": MySQL}
 
 
-def use_database(url):
+def init_database(url):
     """Use the database at a DatabaseURL in the whole process."""
     db.initialize(ENGINES[url.engine](url))
 
@@ -162,10 +162,10 @@ def run_sql(sql, *values):
     return db.execute_sql(sql.replace("?", db.param), values)
 
 
-def reason_of(error):
+def describe_error(error):
     """Return why the database failed, without a value that SQLite may quote."""
     return str(error).partition(" with text ")[0]
 
 
 def log_outage(error):
-    logger.error("database unavailable: %s", reason_of(error))
+    logger.error("database unavailable: %s", describe_error(error))

@@ -91,28 +91,28 @@ class LogfmtLogger(Logger):
         began = (datetime.now(UTC) - request_time).isoformat(timespec="milliseconds")
         forwarded = environ.get("HTTP_X_FORWARDED_FOR", "").rpartition(",")[2].strip()
         line = (
-            f"time={began[:23]}Z method={plain(req.method)} "
-            f"path={plain(req.path)[:2048]} status={(resp.status or '-')[:3]} "
-            f"code={plain(environ.get('profiles.code', ''))} "
-            f"account={plain(environ.get('profiles.account', ''))} "
-            f"appid={plain(environ.get('profiles.appid', ''))} "
-            f"target={plain(environ.get('profiles.target', ''))} "
-            f"request_id={plain(environ.get('profiles.request_id', ''))} "
+            f"time={began[:23]}Z method={quote_value(req.method)} "
+            f"path={quote_value(req.path)[:2048]} status={(resp.status or '-')[:3]} "
+            f"code={quote_value(environ.get('profiles.code', ''))} "
+            f"account={quote_value(environ.get('profiles.account', ''))} "
+            f"appid={quote_value(environ.get('profiles.appid', ''))} "
+            f"target={quote_value(environ.get('profiles.target', ''))} "
+            f"request_id={quote_value(environ.get('profiles.request_id', ''))} "
             f"bytes={resp.sent if resp.headers_sent else '-'} "
             f"ms={request_time // timedelta(milliseconds=1)} "
-            f"client={plain(forwarded or environ['REMOTE_ADDR'])[:128]} "
+            f"client={quote_value(forwarded or environ['REMOTE_ADDR'])[:128]} "
             f"worker={os.getpid()}\n"
         )
         with suppress(OSError):  # standard output is closed or full
             os.write(1, line.encode())  # lines below 4 KiB never mix in a pipe
 
 
-def plain(text):
+def quote_value(text):
     """Return the text as one word, percent-encoded where it must be; "-" if empty."""
     return quote(text, "/:%", "latin-1", "replace") or "-"
 
 
-def without_contents(record):
+def redact(record):
     """Cut what gunicorn quotes of a request, such as a token. Make it one line.
 
     A filter of logging: it returns whether the record is logged. A client that timed
@@ -130,6 +130,6 @@ def without_contents(record):
 
 
 # addFilter would add one more at each reload, which reads this file again.
-logging.getLogger("gunicorn.error").filters = [without_contents]
+logging.getLogger("gunicorn.error").filters = [redact]
 worker_class = PatientWorker
 logger_class = LogfmtLogger

@@ -42,7 +42,9 @@ class AsciiField(TextField):
 
 OptionalText = partial(TextField, null=True)
 
-OWNER = SQL("FOREIGN KEY (appid, accountid) REFERENCES account (appid, accountid)")
+ACCOUNT_FOREIGN_KEY = SQL(
+    "FOREIGN KEY (appid, accountid) REFERENCES account (appid, accountid)"
+)
 
 
 class Account(db.Model):
@@ -66,7 +68,7 @@ class Account(db.Model):
         ]
 
 
-class Owned(db.Model):
+class AccountRow(db.Model):
     """The columns of an account's rows."""
 
     id = BigIntegerField(primary_key=True)  # the nanosecond it was made: the order
@@ -76,10 +78,10 @@ class Owned(db.Model):
     updatedAt = AsciiField()
 
 
-# A UNIQUE constraint is also an index. read_rows() in rows.py uses two by their names.
+# A UNIQUE constraint is also an index: select_rows() in rows.py names two of them.
 
 
-class Profile(Owned):
+class Profile(AccountRow):
     TABLE = "profile"
     PREFIX = "prof"
     COLUMNS = """profileid, NULL AS object, appid, accountid, companyName, fullName,
@@ -103,11 +105,11 @@ class Profile(Owned):
             SQL("CONSTRAINT profile_profileid UNIQUE (profileid)"),
             SQL("CONSTRAINT profile_appid_id UNIQUE (appid, id)"),
             SQL("CONSTRAINT profile_appid_accountid_id UNIQUE (appid, accountid, id)"),
-            OWNER,
+            ACCOUNT_FOREIGN_KEY,
         ]
 
 
-class Session(Owned):
+class Session(AccountRow):
     TABLE = "session"
     PREFIX = "sess"
     COLUMNS = """sessionid, NULL AS object, appid, accountid, duration, csrfToken,
@@ -127,20 +129,20 @@ class Session(Owned):
             SQL("CONSTRAINT session_tokenHash UNIQUE (tokenHash)"),
             SQL("CONSTRAINT session_appid_id UNIQUE (appid, id)"),
             SQL("CONSTRAINT session_appid_accountid_id UNIQUE (appid, accountid, id)"),
-            OWNER,
+            ACCOUNT_FOREIGN_KEY,
         ]
 
 
 MODELS = (Account, Profile, Session)  # owners first, since a copy makes them first
 
 
-def make_tables(engine):
+def create_tables(engine):
     """Make the missing tables of a database, each with its indexes in one statement."""
     for model in MODELS:
         peewee.SchemaManager(model, engine).create_table()
 
 
-def read_tables():
+def check_tables():
     """Read every column of each table. The error names a column that is missing."""
     for model in MODELS:
         model.select().first()

@@ -11,11 +11,11 @@ from marshmallow import ValidationError
 
 import accounts
 import rows
-from accounts import appid_or_own
+from accounts import resolve_appid
 from config import configured_schema, settings
 from errors import ServiceError
 from models import Account, Profile, Session
-from validators import LARGEST_INTEGER, is_identifier, new_identifier
+from validators import MAX_INT64, is_identifier, new_identifier
 
 
 def update_profile(caller, profileid, body, *, appid=None, user_profile_fields=None):
@@ -25,9 +25,9 @@ def update_profile(caller, profileid, body, *, appid=None, user_profile_fields=N
     fields instead of the configured ones. Raises invalid-profileid, invalid-account,
     invalid-appid, invalid-body, or a field's code.
     """
-    appid = appid_or_own(appid)
-    profile = rows.find(Profile, profileid, appid)
-    if profile["accountid"] != caller.accountid or not is_of_application(caller, appid):
+    appid = resolve_appid(appid)
+    profile = rows.get_object(Profile, profileid, appid)
+    if profile["accountid"] != caller.accountid or not belongs_to(caller, appid):
         raise ServiceError("invalid-account")
     changes = load_profile(body, user_profile_fields, creating=False)
     return profile | rows.update(Profile, profileid, changes)
@@ -50,9 +50,9 @@ def create_profile(
     Raises invalid-accountid, invalid-account, invalid-appid, invalid-body,
     invalid-idempotency-key, or a field's code.
     """
-    appid = appid_or_own(appid)
-    if accountid != caller.accountid or not is_of_application(caller, appid):
-        rows.find(Account, accountid, appid)  # raises when it is unknown
+    appid = resolve_appid(appid)
+    if accountid != caller.accountid or not belongs_to(caller, appid):
+        rows.get_object(Account, accountid, appid)  # raises when it is unknown
         raise ServiceError("invalid-account")
     values = load_profile(body, user_profile_fields, creating=True)
     default = values.pop("default", None)
@@ -133,14 +133,14 @@ def open_listing(
         # "nobody" has no rows.
         scope["accountid"] = accountid if is_identifier("acct", accountid) else "nobody"
     if all:
-        return rows.read_all(model, scope, after), None
-    limit = checked_number("limit", limit, settings()["PAGE_SIZE"])
-    offset = checked_number("offset", offset, 0)
-    objects, next_after = rows.read_page(model, scope, limit, offset, after)
+        return rows.select_all(model, scope, after), None
+    limit = parse_number("limit", limit, settings()["PAGE_SIZE"])
+    offset = parse_number("offset", offset, 0)
+    objects, next_after = rows.select_page(model, scope, limit, offset, after)
     return [objects], next_after
 
 
-def checked_number(name, value, default, *, least=0, most=LARGEST_INTEGER):
+def parse_number(name, value, default, *, minimum=0, maximum=MAX_INT64):
     """Return a number. Raises invalid-limit, invalid-offset or invalid-duration."""
     if value is None:
         return default
@@ -148,7 +148,7 @@ def checked_number(name, value, default, *, least=0, most=LARGEST_INTEGER):
     is_text = isinstance(value, str) and re.fullmatch("[0-9]{1,4300}", value)
     if is_text or (isinstance(value, float) and value.is_integer()):  # as JSON's 60.0
         value = int(value)
-    if type(value) is not int or not least <= value <= most:
+    if type(value) is not int or not minimum <= value <= maximum:
         raise ServiceError(f"invalid-{name}")
     return value
 
@@ -171,7 +171,7 @@ def create_session(caller, accountid, *, appid=None, duration=None):
     invalid-appid, invalid-accountid, invalid-account or invalid-duration.
     """
     require_ordinary_target(caller, accountid, appid)
-    seconds = checked_number("duration", duration, 28_800, least=1, most=86_400)
+    seconds = parse_number("duration", duration, 28_800, minimum=1, maximum=86_400)
     session = accounts.create_session(accountid, seconds)
     # If the account became an administrator meanwhile, nobody gets the token.
     require_ordinary_target(caller, accountid, appid)
@@ -202,7 +202,7 @@ def require_ordinary_target(caller, accountid, appid):
     Raises administrator-required, invalid-appid, invalid-accountid or invalid-account.
     """
     appid = require_administrator(caller, appid)
-    if rows.find(Account, accountid, appid)["administrator"]:
+    if rows.get_object(Account, accountid, appid)["administrator"]:
         raise ServiceError("invalid-account")
 
 
@@ -211,12 +211,12 @@ def require_administrator(caller, appid):
 
     Raises administrator-required or invalid-appid.
     """
-    appid = appid_or_own(appid)
-    if not caller.administrator or not is_of_application(caller, appid):
+    appid = resolve_appid(appid)
+    if not caller.administrator or not belongs_to(caller, appid):
         raise ServiceError("administrator-required")
     return appid
 
 
-def is_of_application(caller, appid):
+def belongs_to(caller, appid):
     """Return whether the caller may act in the application."""
     return getattr(caller, "appid", appid) == appid

@@ -9,25 +9,25 @@ from contextlib import nullcontext
 
 from peewee import IntegrityError
 
-from database import db, repeated, run_sql
+from database import db, retry_on_conflict, run_sql
 from errors import ServiceError
 from models import Account, Session, as_objects, now, properties_of, timestamp
-from validators import LARGEST_INTEGER, is_identifier
+from validators import MAX_INT64, is_identifier
 
 
-def find(model, identifier, appid=None):
+def get_object(model, identifier, appid=None):
     """Return the object with this identifier, of any application or of this one.
 
     Raises invalid-accountid, invalid-profileid or invalid-sessionid: 400 if none is
     given, 404 if it is unknown.
     """
-    found = find_or_none(model, identifier)
+    found = get_object_or_none(model, identifier)
     if not found or appid not in (None, found["appid"]):
         raise ServiceError(f"invalid-{model.TABLE}id", 404 if identifier else 400)
     return found
 
 
-def find_or_none(model, identifier):
+def get_object_or_none(model, identifier):
     """Return the object with this identifier, or None."""
     if is_identifier(model.PREFIX, identifier):
         sql = f"SELECT {model.COLUMNS} FROM {model.TABLE} WHERE {model.TABLE}id = ?"
@@ -36,7 +36,7 @@ def find_or_none(model, identifier):
             return as_objects(model, [row])[0]
 
 
-@repeated
+@retry_on_conflict
 def update(model, identifier, changes):
     """Change columns of a row; return the changes, with updatedAt.
 
@@ -50,7 +50,7 @@ def update(model, identifier, changes):
     return changes
 
 
-@repeated
+@retry_on_conflict
 def insert(model, values, default=False):
     """Store an account's profile or session; return its object.
 
@@ -61,10 +61,12 @@ def insert(model, values, default=False):
     try:
         return insert_once(model, values, default)
     except IntegrityError:  # the identifier exists, the account is gone, or neither
-        existing = find_or_none(model, values[f"{model.TABLE}id"])
+        existing = get_object_or_none(model, values[f"{model.TABLE}id"])
         if existing:
             return existing
-        find(Account, values["accountid"], values["appid"])  # raises if it is gone
+        get_object(
+            Account, values["accountid"], values["appid"]
+        )  # raises if it is gone
     # Another process stored a row at the same nanosecond. The next one is free.
     return insert_once(model, values, default)
 
@@ -90,30 +92,30 @@ def insert_once(model, values, default):
     return as_objects(model, [found])[0]
 
 
-def read_page(model, scope, limit, offset, after):
+def select_page(model, scope, limit, offset, after):
     """Return objects, newest first, and the identifier that the next page comes after.
 
     ``scope``: an appid, and perhaps an accountid. On the last page, and if the limit is
     0, the identifier is None. Raises invalid-after.
     """
-    before_id = id_before_page(model, scope, after)
+    before_id = cursor_id(model, scope, after)
     # One row more tells whether a page follows.
-    rows = read_rows(model, scope, before_id, min(limit + 1, LARGEST_INTEGER), offset)
+    rows = select_rows(model, scope, before_id, min(limit + 1, MAX_INT64), offset)
     objects = as_objects(model, rows[:limit])
     if limit and len(rows) > limit:
         return objects, objects[-1][f"{model.TABLE}id"]
     return objects, None
 
 
-def read_all(model, scope, after):
+def select_all(model, scope, after):
     """Yield all objects, newest first, as lists of up to 100. Raises invalid-after."""
-    before_id = id_before_page(model, scope, after)
-    while rows := read_rows(model, scope, before_id, 100, 0):
+    before_id = cursor_id(model, scope, after)
+    while rows := select_rows(model, scope, before_id, 100, 0):
         yield as_objects(model, rows)
         before_id = rows[-1][-1]  # the id of the last row
 
 
-def read_rows(model, scope, before_id, count, offset):
+def select_rows(model, scope, before_id, count, offset):
     """Return rows that are older than an id, newest first: their COLUMNS and the id."""
     condition = " AND ".join(f"{name} = ?" for name in scope)
     index = "appid_accountid_id" if "accountid" in scope else "appid_id"
@@ -123,13 +125,13 @@ def read_rows(model, scope, before_id, count, offset):
     return run_sql(sql, *scope.values(), before_id, count, offset).fetchall()
 
 
-def id_before_page(model, scope, after):
+def cursor_id(model, scope, after):
     """Return the id of the row ``after``, or, without one, more than any id.
 
     Raises invalid-after when the application has no such row.
     """
     if not after:
-        return LARGEST_INTEGER
+        return MAX_INT64
     if is_identifier(model.PREFIX, after):
         sql = f"SELECT id FROM {model.TABLE} WHERE {model.TABLE}id = ? AND appid = ?"
         row = run_sql(sql, after, scope["appid"]).fetchone()

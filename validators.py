@@ -15,7 +15,7 @@ from errors import ServiceError
 # Accept reserved domains such as .local and .test. This counts for the whole process.
 email_validator.SPECIAL_USE_DOMAIN_NAMES.clear()
 APPID = "[A-Za-z0-9._-]{1,64}"
-LARGEST_INTEGER = 2**63 - 1  # the largest LIMIT and OFFSET of SQLite
+MAX_INT64 = 2**63 - 1  # the largest LIMIT and OFFSET of SQLite
 
 
 def new_identifier(prefix):
@@ -29,19 +29,19 @@ def is_identifier(prefix, text):
     return isinstance(text, str) and bool(re.fullmatch(pattern, text))
 
 
-CatalogueRow = namedtuple("CatalogueRow", "property rule example")
-CATALOGUE = {
+FieldSpec = namedtuple("FieldSpec", "property rule example")
+PROFILE_FIELDS = {
     # input field                   property        rule     example
-    "full-name":       CatalogueRow("fullName",     "name",  "Ada King"),
-    "contact-email":   CatalogueRow("contactEmail", "email", "ada@example.com"),
-    "display-email":   CatalogueRow("displayEmail", "email", "hello@example.com"),
-    "display-name":    CatalogueRow("displayName",  "name",  "Ada"),
-    "company-name":    CatalogueRow("companyName",  "name",  "Analytical Engines"),
-    "dob":             CatalogueRow("dob",          "date",  "1950-01-31"),
-    "phone":           CatalogueRow("phone",        "text",  "+44 20 7946 0958"),
-    "occupation":      CatalogueRow("occupation",   "text",  "Mathematician"),
-    "location":        CatalogueRow("location",     "text",  "London"),
-    "website":         CatalogueRow("website",      "text",  "https://example.com"),
+    "full-name":       FieldSpec("fullName",     "name",  "Ada King"),
+    "contact-email":   FieldSpec("contactEmail", "email", "ada@example.com"),
+    "display-email":   FieldSpec("displayEmail", "email", "hello@example.com"),
+    "display-name":    FieldSpec("displayName",  "name",  "Ada"),
+    "company-name":    FieldSpec("companyName",  "name",  "Analytical Engines"),
+    "dob":             FieldSpec("dob",          "date",  "1950-01-31"),
+    "phone":           FieldSpec("phone",        "text",  "+44 20 7946 0958"),
+    "occupation":      FieldSpec("occupation",   "text",  "Mathematician"),
+    "location":        FieldSpec("location",     "text",  "London"),
+    "website":         FieldSpec("website",      "text",  "https://example.com"),
 }  # fmt: skip
 
 
@@ -146,15 +146,15 @@ def profile_schema(names, lengths, *, creating):
     schema = {}
     for name in names:
         code = f"invalid-{name}"
-        if name not in CATALOGUE:
+        if name not in PROFILE_FIELDS:
             raise ServiceError(code)
-        rule = CATALOGUE[name].rule
+        rule = PROFILE_FIELDS[name].rule
         checks = [validate.Length(min=1, error=code)]
         if rule == "name":
             checks.append(validate.Length(*bounds[name], error=f"{code}-length"))
         if rule == "email":
             checks.append(validate.Regexp("^[^@]+@", error=code))
-        schema[CATALOGUE[name].property] = CheckedText(
+        schema[PROFILE_FIELDS[name].property] = CheckedText(
             converters.get(rule, str),
             data_key=name,
             validate=checks,

@@ -13,7 +13,7 @@ from service import PROGRAMS, SESSIONS, close_connection, run, sign_in
 
 from errors import ServiceError
 from operations import create_profile, list_profiles, update_profile
-from validators import CATALOGUE
+from validators import PROFILE_FIELDS
 
 pytest.importorskip("schemathesis", reason="pip install -r tests/requirements.txt")
 
@@ -24,8 +24,8 @@ from openapi_spec_validator import validate  # noqa: E402
 from selenium import webdriver  # noqa: E402
 
 pytestmark = pytest.mark.long
-ALL_FIELDS = ",".join(CATALOGUE)
-BODY = {name: row.example for name, row in CATALOGUE.items()}
+ALL_FIELDS = ",".join(PROFILE_FIELDS)
+BODY = {name: row.example for name, row in PROFILE_FIELDS.items()}
 
 # What is empty counts as not given, and `all` overrules the rest. The requests of the
 # other two get a session here.
@@ -89,7 +89,7 @@ TEXTS = st.lists(PIECES, max_size=5).map("".join)
 
 
 @pytest.mark.parametrize("store", [create_profile, update_profile])
-@pytest.mark.parametrize("field", CATALOGUE)
+@pytest.mark.parametrize("field", PROFILE_FIELDS)
 @hypothesis.settings(
     max_examples=150,
     deadline=None,
@@ -111,7 +111,7 @@ def test_any_text_is_stored_whole_or_refused_by_its_code(
         assert error.status == 400
         return
     assert list_profiles(caller, limit=1) == [stored]
-    value = stored[CATALOGUE[field].property]
+    value = stored[PROFILE_FIELDS[field].property]
     assert value == text or (field == "dob" and date.fromisoformat(value))
 
 

@@ -66,9 +66,9 @@ class Node:
             --wsrep-provider-options=gmcast.listen_addr=tcp://127.0.0.1:{port};\
 ist.recv_addr=127.0.0.1:{port + 3};gcache.size=32M;evs.keepalive_period=PT0.3S;\
 evs.suspect_timeout=PT2S;evs.inactive_timeout=PT4S""".split()
-        make_tables = f"""mariadb-install-db --no-defaults --user={USER}
+        create_tables = f"""mariadb-install-db --no-defaults --user={USER}
             --datadir={folder} --auth-root-authentication-method=normal"""
-        subprocess.run(make_tables.split(), check=True)
+        subprocess.run(create_tables.split(), check=True)
 
     def start(self, *options):
         """Start the server, and wait until it serves."""

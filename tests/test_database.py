@@ -29,7 +29,7 @@ from service import (
 
 import accounts
 import models
-from database import db, repeated
+from database import db, retry_on_conflict
 from errors import ServiceError
 from models import Account, Profile
 from operations import create_profile, list_profiles, update_profile
@@ -294,7 +294,7 @@ def test_a_write_that_meets_a_conflict_is_repeated(
 def test_a_conflict_is_repeated_but_no_other_error(app, error, tries):
     work = Mock(side_effect=[peewee.OperationalError(*error), None])
     with suppress(peewee.OperationalError):
-        repeated(work)()
+        retry_on_conflict(work)()
     assert work.call_count == tries
 
 

@@ -7,7 +7,7 @@ import pytest
 from service import CREATE, ROOT, assert_error, sign_in
 
 from errors import HTTP_CODES, STATUSES
-from validators import CATALOGUE
+from validators import PROFILE_FIELDS
 
 OPERATIONS = """\
 createProfile POST /api/user/create-profile 201 400 401 403 404 413 415 500 503
@@ -63,7 +63,7 @@ def test_its_operations_are_those_of_the_service(app):
 def test_an_operation_answers_its_callers_alone_as_described(make_app, listed):
     """The callers are of another application than the service's own."""
     _, method, path, status, *_ = listed.split()
-    app = make_app(USER_PROFILE_FIELDS=",".join(CATALOGUE))
+    app = make_app(USER_PROFILE_FIELDS=",".join(PROFILE_FIELDS))
     user = sign_in(app, appid="default")
     administrator = sign_in(app, appid="default", administrator=True)
     body = described(app, EXAMPLE)

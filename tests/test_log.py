@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import pytest
 from service import PROFILES, ROOT, Served, execute, procfile, sign_in, wait_until
 
-from validators import CATALOGUE
+from validators import PROFILE_FIELDS
 
 pytestmark = pytest.mark.long
 V = r"[!#-&(-<>-\[\]-~]+"  # a value, as strict as any parser of logfmt
@@ -29,7 +29,7 @@ def service(database_url, tmp_path_factory):
     folder = tmp_path_factory.mktemp("served")
     program = "import logging; logging.basicConfig(level=logging.DEBUG)"
     (folder / "sitecustomize.py").write_text(program)
-    fields = ",".join(CATALOGUE)
+    fields = ",".join(PROFILE_FIELDS)
     service = Served(
         folder, database_url, USER_PROFILE_FIELDS=fields, PYTHONPATH=folder
     )
@@ -184,7 +184,7 @@ KINDS = ("application/json", "multipart/form-data; boundary=b", "x")
 
 
 def test_nothing_of_a_profile_is_logged(service, administrator, database_url):
-    values = dict.fromkeys(CATALOGUE, "secret@example.com") | {"dob": "1931-03-17"}
+    values = dict.fromkeys(PROFILE_FIELDS, "secret@example.com") | {"dob": "1931-03-17"}
     bodies = [{"data": str(values), "content_type": kind} for kind in KINDS]
     for name in values:
         for times in (0, 1, 9, 6_000):

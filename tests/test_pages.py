@@ -14,7 +14,7 @@ from werkzeug.wsgi import get_input_stream
 
 from config import LENGTHS, load
 from errors import HTTP_CODES, ServiceError
-from validators import CATALOGUE, parse_date
+from validators import PROFILE_FIELDS, parse_date
 
 FILES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
 PAGES = {file.stem: file.read_text() for file in FILES}
@@ -82,7 +82,7 @@ def test_commands(app):
 
 def test_fields():
     assert table(API, "Fields") == {
-        name: row.property for name, row in CATALOGUE.items()
+        name: row.property for name, row in PROFILE_FIELDS.items()
     }
 
 
@@ -94,7 +94,7 @@ def test_dates(texts):
 
 def test_errors():
     """All codes, with their statuses."""
-    names = ["accountid", "profileid", "limit", "offset", "duration", *CATALOGUE]
+    names = ["accountid", "profileid", "limit", "offset", "duration", *PROFILE_FIELDS]
     names += [f"{name}-length" for name in LENGTHS]
     codes = {
         "bad-request",

@@ -8,12 +8,12 @@ from service import ROOT, Served
 
 from app import create_app
 from config import SettingError, load, parse_database_url
-from validators import CATALOGUE
+from validators import PROFILE_FIELDS
 
 CA = ssl.get_default_verify_paths().cafile
 NAMES = "full-name", "display-name", "company-name"
 NUMBER = "must be a whole number from 1 to 2147483647"
-FIELDS = f"must name each field once, of {', '.join(CATALOGUE)}"
+FIELDS = f"must name each field once, of {', '.join(PROFILE_FIELDS)}"
 URLS = (
     "DATABASE_URL=***: must be like sqlite:///file, sqlite:////folder/file or "
     "mysql://user:password@host/name, percent-encoded; TLS is ?ssl-mode=REQUIRED, "
