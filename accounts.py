@@ -1,6 +1,7 @@
 """Accounts, their sessions, and the caller of a request."""
 
 import re
+import time
 from collections import namedtuple
 from contextlib import suppress
 from hashlib import sha256
@@ -11,9 +12,19 @@ from peewee import SQL, IntegrityError, chunked
 from config import settings
 from database import db, retry_on_conflict, run_sql
 from errors import ServiceError
-from models import Account, Profile, Session, as_objects, now, timestamp
-from rows import get_object, insert, update
+from models import (
+    Account,
+    Profile,
+    Session,
+    as_object,
+    clock_timestamp,
+    now,
+    timestamp,
+)
+from rows import get_object, insert, lock_account, update
 from validators import APPID, new_identifier
+
+DEFAULT_DURATION = 28_800  # seconds: 8 hours
 
 Caller = namedtuple("Caller", "accountid administrator appid")  # of a request
 
@@ -40,9 +51,8 @@ def authenticate(authorization, appid):
         sql = """SELECT accountid, administrator
             FROM session JOIN account USING (accountid, appid)
             WHERE appid = ? AND tokenHash = ? AND expiresAt > ? AND endedAt IS NULL"""
-        moment = timestamp(now())
         token_hash = sha256(bearer[1].encode()).hexdigest()
-        row = run_sql(sql, appid, token_hash, moment).fetchone()
+        row = run_sql(sql, appid, token_hash, clock_timestamp()).fetchone()
         if row:
             return Caller(*row, appid)
     raise ServiceError("sign-in-required")
@@ -50,22 +60,23 @@ def authenticate(authorization, appid):
 
 @retry_on_conflict
 def create_account(appid=None, *, administrator=False, accountid=None):
-    """Make an account. If there is one with this accountid, return it as it is.
+    """Create an account. If there is one with this accountid, return it as it is.
 
     Raises invalid-appid.
     """
     appid = resolve_appid(appid)
     accountid = accountid or new_identifier("acct")
-    made = timestamp(now())
-    # Nobody can delete the account before it is read: a failed INSERT locks it, too.
+    created_at = timestamp(now())
+    # Even a failed INSERT locks the row, so nobody can delete the account before we
+    # read it.
     with db.atomic():
-        with suppress(IntegrityError):  # the same key made the account before
+        with suppress(IntegrityError):  # the same key created the account before
             Account.create(
                 accountid=accountid,
                 appid=appid,
                 administrator=administrator,
-                createdAt=made,
-                updatedAt=made,
+                createdAt=created_at,
+                updatedAt=created_at,
             )
         return get_object(Account, accountid, appid)
 
@@ -90,10 +101,7 @@ def list_administrators(appid=None):
 
 
 def find_accounts(email, appid=None):
-    """Find the accounts that have a profile with this e-mail address.
-
-    Letters may be in any case.
-    """
+    """Find the accounts that have a profile with this e-mail address, ignoring case."""
     profiles = Profile.select(
         Profile.accountid, Profile.contactEmail, Profile.displayEmail
     ).where(Profile.appid == resolve_appid(appid))
@@ -107,13 +115,14 @@ def find_accounts(email, appid=None):
 
 def accounts_where(condition):
     """Return the accounts that meet a condition, the oldest first."""
-    accounts = Account.select(SQL(Account.COLUMNS)).where(condition)
+    accounts = Account.select(SQL(Account.SELECT_LIST)).where(condition)
     ordered = accounts.order_by(Account.createdAt, Account.accountid)
-    return {"object": "accounts", "data": as_objects(Account, ordered.tuples())}
+    objects = [as_object(Account, row) for row in ordered.tuples()]
+    return {"object": "accounts", "data": objects}
 
 
 def create_session(accountid, duration):
-    """Make a session (duration in seconds); its token is shown once.
+    """Create a session (duration in seconds); its token is shown once.
 
     Raises invalid-accountid.
     """
@@ -152,9 +161,9 @@ def end_sessions(accountid):
 @retry_on_conflict
 def end_running(condition):
     """End the sessions that meet a condition and are running; return how many."""
-    moment = timestamp(now())
-    is_running = Session.endedAt.is_null() & (Session.expiresAt > moment)
-    ended = Session.update(endedAt=moment, updatedAt=moment)
+    ended_at = clock_timestamp()
+    is_running = Session.endedAt.is_null() & (Session.expiresAt > ended_at)
+    ended = Session.update(endedAt=ended_at, updatedAt=timestamp(now()))
     return ended.where(is_running & condition).execute()
 
 
@@ -167,7 +176,7 @@ def delete_account(accountid):
     appid = get_object(Account, accountid)["appid"]
     counts = {"object": "deletion", "accountid": accountid}
     with db.atomic():
-        update(Account, accountid, {})  # locks the account: a new row of it waits
+        lock_account(accountid)
         for model in (Profile, Session):
             own = (model.appid == appid) & (model.accountid == accountid)
             counts[f"{model.TABLE}s"] = model.delete().where(own).execute()
@@ -180,7 +189,7 @@ def purge_sessions(days):
 
     A thousand at a time, so that others can write in between. Return how many.
     """
-    cutoff = timestamp(now() - days * 86_400 * 10**9)
+    cutoff = timestamp(time.time_ns() - days * 86_400 * 10**9)
     is_old = (Session.expiresAt <= cutoff) | (Session.endedAt <= cutoff)
     old = [session.id for session in Session.select(Session.id).where(is_old)]
     count = 0

@@ -1,32 +1,40 @@
 """The application factory: settings, database, errors, blueprints, commands."""
 
+import logging
 import os
 import re
+import time
 from secrets import token_hex
 
-from flask import Flask, request
+from flask import Flask, current_app, has_request_context, request
+from flask.logging import default_handler
 from werkzeug.exceptions import HTTPException
 
 import config
 from blueprints import BLUEPRINTS
 from commands import commands
 from database import (
-    DEFECTS,
     OUTAGES,
     db,
+    describe_error,
     init_database,
-    log_outage,
+    is_outage,
+    redact,
     retry_on_conflict,
 )
 from errors import HTTP_CODES, ServiceError
 from models import create_tables
 from openapi import description, docs
+from validators import make_schema
 
 HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",  # since tokens are typed into the page
 }
+LOG_FORMAT = (
+    "time=%(asctime)s level=%(levelname)s request_id=%(request_id)s %(message)s"
+)
 HEADERS_OF_ERRORS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "2"}}
 
 
@@ -38,11 +46,20 @@ def create_app(overrides=None):
     settings = config.load(os.environ | (overrides or {}))
     app = Flask(__name__, static_folder=None)
     app.config.update(overrides or {}, **settings)
+    app.config["PROFILE_SCHEMAS"] = {
+        creating: make_schema(
+            settings["USER_PROFILE_FIELDS"],
+            settings["PROFILE_LENGTHS"],
+            creating=creating,
+        )
+        for creating in (True, False)
+    }
     # One byte more than a body may have: see read_bytes() in blueprints.py.
     app.config["MAX_CONTENT_LENGTH"] = settings["MAXIMUM_POST_DATA_LENGTH"] + 1
     app.json.sort_keys = False
     app.json.ensure_ascii = False
     app.url_map.merge_slashes = False  # a redirect would repeat the Host header
+    default_handler.setFormatter(LogFormatter(LOG_FORMAT))
     app.after_request(add_headers)
     for blueprint in (*BLUEPRINTS, description, docs, commands):
         app.register_blueprint(blueprint)
@@ -54,21 +71,36 @@ def create_app(overrides=None):
     try:
         retry_on_conflict(create_tables)(db)
     except OUTAGES as error:
-        log_outage(error)  # requests are answered with 503
+        log_outage(app, error)  # requests are answered with 503
     db.close()  # before gunicorn forks
     return app
 
 
-def add_headers(response):
-    """Add the headers that each response has.
+class LogFormatter(logging.Formatter):
+    """Formats a line about an error, with its time in UTC and the request's id."""
 
-    The request's X-Request-Id is sent back if it is valid, or else a new one.
-    """
-    request_id = request.environ.get("HTTP_X_REQUEST_ID", "")
-    if not re.fullmatch("[A-Za-z0-9._-]{1,128}", request_id):
-        request_id = token_hex(16)
-    request.environ["profiles.request_id"] = request_id
-    response.headers.update(HEADERS | {"X-Request-Id": request_id})
+    converter = time.gmtime
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+
+    def format(self, record):
+        record.request_id = request_id() if has_request_context() else "-"
+        return super().format(record)
+
+
+def request_id():
+    """Return the request's own X-Request-Id if it is valid, or else a new one."""
+    environ = request.environ
+    if "profiles.request_id" not in environ:
+        own = environ.get("HTTP_X_REQUEST_ID", "")
+        is_valid = re.fullmatch("[A-Za-z0-9._-]{1,128}", own)
+        environ["profiles.request_id"] = own if is_valid else token_hex(16)
+    return environ["profiles.request_id"]
+
+
+def add_headers(response):
+    """Add the headers that each response has."""
+    response.headers.update(HEADERS | {"X-Request-Id": request_id()})
     return response
 
 
@@ -88,9 +120,13 @@ def http_error(error):
 
 
 def database_error(error):
-    """Return 503: the database is away, full, read-only, locked or incomplete."""
-    if isinstance(error, DEFECTS):
-        raise error  # Flask logs it, and answers 500
-    log_outage(error)
+    """Return 503 for an outage. Flask logs any other error and returns 500."""
+    if not is_outage(error):
+        raise redact(error) from None
+    log_outage(current_app, error)
     db.close()  # the next request gets a new connection: an old one may stay read-only
     return service_error(ServiceError("database-unavailable"))
+
+
+def log_outage(app, error):
+    app.logger.error("database unavailable: %s", describe_error(error))

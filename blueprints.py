@@ -1,38 +1,33 @@
 """One blueprint for each endpoint: HTTP in, one operation, JSON out.
 
-Below them, a listing is sent, and the caller and the body are read.
+Shared helpers follow: they send a listing, and read the caller and the body.
 """
 
 from io import BytesIO
 from itertools import chain
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 import orjson
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response, current_app, request, stream_with_context
+from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.formparser import FormDataParser
 
 import operations
 from accounts import authenticate, resolve_appid
-from database import OUTAGES
+from database import redact
 from errors import ServiceError
 from models import Profile, Session, check_tables
+from rows import select_all
 from validators import is_identifier
 
-FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
-PAGING = "accountid all limit offset after".split()
+URLENCODED = "application/x-www-form-urlencoded"
+MULTIPART = "multipart/form-data"
 
-BLUEPRINTS = []
-
-
-def endpoint(method, path):
-    """Decorate a view. It gets its own blueprint, named after its path."""
-    blueprint = Blueprint(path, __name__)
-    BLUEPRINTS.append(blueprint)
-    return blueprint.route(path, methods=[method])
+update_profile = Blueprint("update-profile", __name__)
 
 
-@endpoint("PATCH", "/api/user/update-profile")
+@update_profile.patch("/api/user/update-profile")
 def update_profile_endpoint():
     caller = read_caller()
     body = read_body()
@@ -40,7 +35,10 @@ def update_profile_endpoint():
     return operations.update_profile(caller, profileid, body, appid=caller.appid)
 
 
-@endpoint("POST", "/api/user/create-profile")
+create_profile = Blueprint("create-profile", __name__)
+
+
+@create_profile.post("/api/user/create-profile")
 def create_profile_endpoint():
     caller = read_caller()
     body = read_body()
@@ -52,17 +50,26 @@ def create_profile_endpoint():
     return profile, 201
 
 
-@endpoint("GET", "/api/administrator/profiles")
-def profiles_endpoint():
-    return send_listing(Profile)
+sessions = Blueprint("sessions", __name__)
 
 
-@endpoint("GET", "/api/administrator/sessions")
+@sessions.get("/api/administrator/sessions")
 def sessions_endpoint():
-    return send_listing(Session)
+    return send_application_listing(Session)
 
 
-@endpoint("POST", "/api/administrator/create-account")
+profiles = Blueprint("profiles", __name__)
+
+
+@profiles.get("/api/administrator/profiles")
+def profiles_endpoint():
+    return send_application_listing(Profile)
+
+
+create_account = Blueprint("create-account", __name__)
+
+
+@create_account.post("/api/administrator/create-account")
 def create_account_endpoint():
     caller = read_caller()
     key = request.headers.get("Idempotency-Key")
@@ -71,7 +78,10 @@ def create_account_endpoint():
     return account, 201
 
 
-@endpoint("POST", "/api/administrator/create-session")
+create_session = Blueprint("create-session", __name__)
+
+
+@create_session.post("/api/administrator/create-session")
 def create_session_endpoint():
     caller = read_caller()
     duration = read_body().get("duration")
@@ -82,59 +92,107 @@ def create_session_endpoint():
     return session, 201
 
 
-@endpoint("PATCH", "/api/administrator/end-sessions")
+end_sessions = Blueprint("end-sessions", __name__)
+
+
+@end_sessions.patch("/api/administrator/end-sessions")
 def end_sessions_endpoint():
     caller = read_caller()
     return operations.end_sessions(caller, read_target(caller), appid=caller.appid)
 
 
-@endpoint("DELETE", "/api/administrator/delete-account")
+delete_account = Blueprint("delete-account", __name__)
+
+
+@delete_account.delete("/api/administrator/delete-account")
 def delete_account_endpoint():
     caller = read_caller()
     return operations.delete_account(caller, read_target(caller), appid=caller.appid)
 
 
-@endpoint("GET", "/health")
+health = Blueprint("health", __name__)
+
+
+@health.get("/health")
 def health_endpoint():
     check_tables()
     return {"object": "health", "status": "ok"}
 
 
-def send_listing(model):
-    """Return a listing: a page with a link to the next one, or all rows in parts."""
+BLUEPRINTS = (
+    update_profile,
+    create_profile,
+    sessions,
+    profiles,
+    create_account,
+    create_session,
+    end_sessions,
+    delete_account,
+    health,
+)
+
+
+def send_application_listing(model):
+    """Return a response with the listing of an administrator."""
     caller = read_caller()
-    given = request.args
-    query = {name: given.get(name) or None for name in PAGING}
-    batches, next_after = operations.open_listing(
-        model, caller, appid=caller.appid, **query
-    )
-    parts = json_parts(batches, request.environ)
-    # The first part is read now: an error here can still become a response.
-    body = chain([next(parts)], parts)
-    response = Response(body if query["all"] else [*body], mimetype="application/json")
+    accountid = request.args.get("accountid")
+    listing = operations.application_listing(model, caller, caller.appid, accountid)
+    return send_listing(listing)
+
+
+def send_listing(listing):
+    """Return a response with a page of the listing, or with all of it."""
+    query = request.args
+    after = query.get("after")
+    if query.get("all"):
+        return send_all(select_all(listing, after))
+    limit = query.get("limit") or None
+    offset = query.get("offset") or None
+    objects, next_after = operations.read_page(listing, limit, offset, after)
+    return send_page(objects, next_after)
+
+
+def send_page(objects, next_after):
+    """Return a page as JSON, with a link to the next page, if there is one."""
+    body = orjson.dumps(objects or None) + b"\n"
+    response = Response(body, mimetype="application/json")
     if next_after:
-        query |= {"offset": None, "after": next_after}
-        parameters = {name: value for name, value in query.items() if value}
+        kept = {name: request.args.get(name) for name in ("accountid", "limit")}
+        parameters = {name: value for name, value in kept.items() if value}
+        parameters["after"] = next_after
         path = quote(request.root_path + request.path, "/%")  # root_path is a prefix
         response.headers["Link"] = f'<{path}?{urlencode(parameters)}>; rel="next"'
     return response
 
 
-def json_parts(batches, environ):
-    """Yield the JSON of all objects of the batches, or null when there are none."""
+def send_all(batches):
+    """Return the objects of all batches as JSON, which is sent batch by batch."""
+    parts = json_parts(batches)
+    # Read the first part now: an error here can still become a response.
+    first = next(parts)
+    body = stream_with_context(chain([first], log_late_error(parts)))
+    return Response(body, mimetype="application/json")
+
+
+def json_parts(batches):
+    """Yield the JSON of all objects of the batches, or null if there are none."""
     separator = b"["
-    try:
-        for objects in batches:
-            if objects:
-                yield separator + orjson.dumps(objects)[1:-1]
-                separator = b","
-    except Exception as error:
-        code = (
-            "database-unavailable" if isinstance(error, OUTAGES) else "internal-error"
-        )
-        environ["profiles.code"] = code  # for the log: the status may have been sent
-        raise
+    for objects in batches:
+        yield separator + orjson.dumps(objects)[1:-1]
+        separator = b","
     yield b"null\n" if separator == b"[" else b"]\n"
+
+
+def log_late_error(parts):
+    """Yield the parts. Let Flask log an error, although the status has been sent."""
+    try:
+        yield from parts
+    except Exception as error:
+        try:
+            current_app.handle_user_exception(error)
+        except Exception as defect:
+            current_app.handle_exception(defect)
+        raise redact(error) from None  # the server cuts the connection
 
 
 def read_caller():
@@ -170,7 +228,7 @@ def read_body():
     try:
         if request.is_json:
             body = orjson.loads(data)
-        elif request.mimetype in FORM_TYPES:
+        elif request.mimetype in (URLENCODED, MULTIPART):
             body = parse_form(data)
         else:
             raise ServiceError("unsupported-media-type")
@@ -184,12 +242,17 @@ def read_body():
 def parse_form(data):
     """Return the fields of a form, without its files.
 
-    Raises ValueError for a broken form, where Flask's request.form would be empty.
+    Raises ValueError for a form that is broken or not UTF-8. Flask's request.form would
+    be empty, or would have the escapes of the other encoding.
     """
-    parser = FormDataParser(lambda *args, **options: BytesIO(), silent=False)
-    _, fields, _ = parser.parse(
-        BytesIO(data), request.mimetype, len(data), request.mimetype_params
-    )
+    if request.mimetype == URLENCODED:
+        pairs = parse_qsl(data.decode(), keep_blank_values=True, errors="strict")
+        fields = MultiDict(pairs)
+    else:
+        parser = FormDataParser(lambda *args, **kwargs: BytesIO(), silent=False)
+        _, fields, _ = parser.parse(
+            BytesIO(data), request.mimetype, len(data), request.mimetype_params
+        )
     form = fields.to_dict()  # the first value of a name counts
     # Werkzeug puts U+FFFD in the place of bytes of a multipart form that are not UTF-8.
     if "\ufffd" in "".join(form.values()):

@@ -6,32 +6,50 @@ import sys
 from contextlib import closing
 
 import click
-from flask import Blueprint
+from flask import Blueprint, current_app
 from peewee import chunked
 
 import accounts
 import operations
-from config import example_body, parse_database_url
-from database import ENGINES, OUTAGES, db, describe_error, retry_on_conflict
-from errors import SettingError
+from accounts import DEFAULT_DURATION
+from config import URL_HELP, example_body, parse_database_url
+from database import (
+    DEFECTS,
+    ENGINES,
+    OUTAGES,
+    db,
+    describe_error,
+    is_outage,
+    redact,
+    retry_on_conflict,
+)
+from errors import ServiceError, SettingError
 from models import MODELS, Account, check_tables, create_tables
 
 commands = Blueprint("commands", __name__, cli_group=None)
 
 
 class Command(click.Command):
-    """A command that prints what its function returns, and an outage as one line."""
+    """A command that prints what its function returns, and an error as one line."""
 
     def invoke(self, context):
         db.connect_params.pop("read_timeout", None)  # a statement may take long
         try:
             result = super().invoke(context)
+        except ServiceError as error:
+            raise click.ClickException(error.code) from None
         except OUTAGES as error:
-            raise click.ClickException(
-                f"database-unavailable: {describe_error(error)}"
-            ) from error
+            raise click.ClickException(explain(error)) from None
         if result:
             click.echo(json.dumps(result))
+
+
+def explain(error):
+    """Return why a command failed. A defect is logged with its traceback."""
+    if is_outage(error):
+        return f"database-unavailable: {describe_error(error)}"
+    current_app.logger.error("a defect", exc_info=redact(error))
+    return "internal-error"
 
 
 commands.cli.command_class = Command
@@ -46,7 +64,7 @@ appid_option = click.option(
 @appid_option
 @click.option("--administrator", is_flag=True, help="Make it an administrator.")
 def create_account(appid, administrator):
-    """Make an account and print it.
+    """Create an account and print it.
 
     Example: flask create-account --administrator
     """
@@ -58,12 +76,12 @@ def create_account(appid, administrator):
 @click.option(
     "--duration",
     type=click.IntRange(1, 2**31 - 1),
-    default=28_800,
+    default=DEFAULT_DURATION,
     show_default=True,
     help="How long the session lasts, in seconds.",
 )
 def create_session(accountid, duration):
-    """Make a session of an account and print it with its token.
+    """Create a session of an account and print it with its token.
 
     The token is not shown again.
 
@@ -86,9 +104,7 @@ def list_administrators(appid):
 @click.argument("email")
 @appid_option
 def find_accounts(email, appid):
-    """Print the accounts that have a profile with this e-mail address.
-
-    Letters may be in any case.
+    """Print the accounts that have a profile with this e-mail address, ignoring case.
 
     Example: flask find-accounts ada@example.com
     """
@@ -154,7 +170,7 @@ def purge_sessions(days):
 
 @command()
 def init_db():
-    """Make the missing tables. Fail when a table lacks a column.
+    """Create the missing tables. Fail if a table lacks a column.
 
     It is safe to repeat.
 
@@ -170,43 +186,65 @@ def init_db():
 def copy_database(database_url):
     """Copy the whole configured database into an empty one, or nothing.
 
-    Stop the service first.
+    Stop the service first, and let nobody else write to the target.
 
     Example: flask copy-database mysql://user:password@host/name
     """
-    url = parse_database_url(database_url)
+    try:
+        url = parse_database_url(database_url)
+    except SettingError:
+        raise click.ClickException(f"the target {URL_HELP}") from None
     target = ENGINES[url.engine](url)
     target.connect_params.pop("read_timeout", None)
     counts = {f"{model.TABLE}s": model.select().count() for model in MODELS}
-    with closing(target):
-        try:
+    bar = click.progressbar(
+        length=sum(counts.values()), file=sys.stderr, hidden=not sys.stderr.isatty()
+    )
+    try:
+        with closing(target), bar:
             create_tables(target)
-            if any(model.select().exists(target) for model in MODELS):
-                raise SettingError("DATABASE_URL", "***", "it has rows already")
-        except OUTAGES as error:
-            reason = describe_error(error).partition(" for user ")[0]  # not its name
-            raise SettingError("DATABASE_URL", "***", reason) from error
-        bar = click.progressbar(
-            length=sum(counts.values()),
-            file=sys.stderr,
-            hidden=not sys.stderr.isatty(),
-        )
-        with target.atomic(), bar:
-            copy_rows(target, bar)
+            with target.atomic():
+                fill(target, bar)
+    except OUTAGES as error:
+        reason = describe_error(error).partition(" for user ")[0]  # not its name
+        raise click.ClickException(f"the target: {reason}") from None
     return {"object": "copy", **counts}
 
 
-def copy_rows(target, bar):
+def fill(target, bar):
+    """Copy every row into the tables of the target, which must be empty."""
+    if any(model.select().exists(target) for model in MODELS):
+        raise click.ClickException("the target already has rows")
     for model in MODELS:
-        rows = model.select().dicts().iterator()
-        for batch in chunked(rows, 100):  # with rows of 64 KB less than 16 MB
-            model.insert_many(batch).execute(target)
+        for batch in read_batches(model):
+            try:
+                model.insert_many(batch).execute(target)
+            except DEFECTS as error:
+                message = f"the target refused a row of {model.TABLE}"
+                reason = describe_refusal(error)
+                raise click.ClickException(f"{message}: {reason}") from None
             bar.update(len(batch))
+
+
+def read_batches(model):
+    """Yield all rows of the source, as lists of up to 100."""
+    rows = model.select().dicts().iterator()
+    try:
+        yield from chunked(rows, 100)  # with rows of 64 KB less than 16 MB
+    except OUTAGES as error:
+        raise click.ClickException(explain(error)) from None
+
+
+def describe_refusal(error):
+    """Return "FOREIGN KEY" for a row without its account, or the error's code."""
+    if "FOREIGN KEY" in str(error):
+        return "FOREIGN KEY"
+    return describe_error(error)
 
 
 @command()
 def demo():
-    """Make a few accounts with profiles, and print curl lines to try them.
+    """Create a few accounts with profiles, and print curl lines to try them.
 
     The lines hold tokens: not for production.
 
@@ -218,8 +256,8 @@ def demo():
         caller = Account.get_by_id(owner)  # it has what a caller needs
         profileid = operations.create_profile(caller, owner, body)["profileid"]
     administrator = accounts.create_account(administrator=True)["accountid"]
-    user_session = accounts.create_session(owner, 28_800)
-    administrator_session = accounts.create_session(administrator, 28_800)
+    user_session = accounts.create_session(owner, DEFAULT_DURATION)
+    administrator_session = accounts.create_session(administrator, DEFAULT_DURATION)
     user = f"-H 'Authorization: Bearer {user_session['token']}'"
     admin = f"-H 'Authorization: Bearer {administrator_session['token']}'"
     page = f"http://127.0.0.1:{os.environ.get('FLASK_RUN_PORT', 5000)}/"

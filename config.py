@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from flask import current_app
 
 from errors import SettingError
-from validators import APPID, PROFILE_FIELDS, profile_schema
+from validators import APPID, PROFILE_FIELDS, make_schema
 
 LENGTHS = {  # the fields whose length has bounds, and the names of those settings
     "full-name": "PROFILE_FULL_NAME_LENGTH",
@@ -49,18 +49,19 @@ def settings():
     return current_app.config
 
 
-def configured_schema(creating, names=None):
+def profile_schema(names, *, creating):
     """Return the schema of a profile with these fields, by default as configured."""
-    fields = settings()["USER_PROFILE_FIELDS"] if names is None else tuple(names)
-    return profile_schema(fields, settings()["PROFILE_LENGTHS"], creating=creating)
+    if names is None:
+        return settings()["PROFILE_SCHEMAS"][creating]
+    return make_schema(names, settings()["PROFILE_LENGTHS"], creating=creating)
 
 
 def example_body():
     """Return a body of the configured fields with allowed values."""
-    bounds = dict(settings()["PROFILE_LENGTHS"])
+    lengths = settings()["PROFILE_LENGTHS"]
     body = {}
     for name in settings()["USER_PROFILE_FIELDS"]:
-        minimum, maximum = bounds.get(name, (0, None))
+        minimum, maximum = lengths.get(name, (0, None))
         body[name] = PROFILE_FIELDS[name].example.ljust(minimum, ".")[:maximum]
     return body
 
@@ -95,16 +96,16 @@ def load(variables):
 
 
 def checked_lengths(numbers):
-    """Return tuples, not a dictionary: profile_schema() is cached by its arguments."""
-    lengths = []
+    """Return the minimum and maximum length of each field that has them."""
+    lengths = {}
     for field, name in LENGTHS.items():
         minimum = numbers[f"MINIMUM_{name}"]
         maximum = numbers[f"MAXIMUM_{name}"]
         if minimum > maximum:
             reason = f"is over MAXIMUM_{name}={maximum}"
             raise SettingError(f"MINIMUM_{name}", minimum, reason)
-        lengths.append((field, (minimum, maximum)))
-    return tuple(lengths)
+        lengths[field] = (minimum, maximum)
+    return lengths
 
 
 def checked_fields(listed):
@@ -120,31 +121,37 @@ def parse_database_url(value):
     try:
         if not unquote(value, errors="strict").isprintable():
             raise ValueError
-        file = re.fullmatch(SQLITE_URL, value)
-        if not file:
+        match = re.fullmatch(SQLITE_URL, value)
+        if not match:
             return parse_mysql_url(value)
         # Relative to this folder. A path that begins with "/" replaces the folder.
-        path = Path(__file__).parent / unquote(file[1])
+        path = Path(__file__).parent / unquote(match[1])
         return DatabaseURL("sqlite", str(path), {})
-    except (ValueError, OSError):  # whose text would show a part of the password
+    except (ValueError, OSError):  # its message may contain part of the password
         raise SettingError("DATABASE_URL", "***", URL_HELP) from None
 
 
 def parse_mysql_url(value):
+    """Return the parts of a URL. Raises ValueError, or OSError for a missing file."""
     url = urlsplit(value)
     name = unquote(url.path[1:])
-    is_complete = re.fullmatch(MYSQL_SCHEME, url.scheme) and url.hostname and name
-    # If a "/", "?" or "#" of a password is not encoded, the URL is cut there. The rest
-    # of the password, with the "@" behind it, is then in one of these parts.
-    is_broken = "@" in url.path + unquote(url.query) or "/" in name or url.fragment
-    if not is_complete or is_broken or url.port == 0:
+    is_other_scheme = not re.fullmatch(MYSQL_SCHEME, url.scheme)  # postgres://u@h/d
+    is_incomplete = not url.hostname or not name  # mysql://h
+    is_in_folder = "/" in name  # mysql://h/d/
+    # If "/", "?" or "#" in a password is not encoded, the URL is cut there. The rest of
+    # the password, with the "@" behind it, is then in one of these parts.
+    is_cut_by_slash = "@" in url.path  # mysql://u:se/cret@h/d
+    is_cut_by_query = "@" in unquote(url.query)  # mysql://u:se?cret@h/d
+    is_cut_by_fragment = url.fragment  # mysql://u:se#cret@h/d
+    is_cut = is_cut_by_slash or is_cut_by_query or is_cut_by_fragment
+    if is_other_scheme or is_incomplete or is_in_folder or is_cut or url.port == 0:
         raise ValueError
-    url.hostname.encode("idna")  # raises ValueError for a name that no host has
+    url.hostname.encode("idna")  # raises ValueError: mysql://u:p@a..b/d
     server = {
         "host": url.hostname,
         "port": url.port or 3306,
         "user": unquote(url.username or ""),
-        # As bytes, since PyMySQL encodes a str as Latin-1.
+        # As bytes, because PyMySQL encodes a str as Latin-1.
         "password": unquote(url.password or "").encode(),
         **tls_options(url.query),
     }
@@ -158,14 +165,14 @@ def tls_options(query):
     about TLS, or one that is given twice, and OSError for a file that holds no
     certificate.
     """
-    given = parse_qs(query, keep_blank_values=True)
-    [mode] = given.pop("ssl-mode", ["PREFERRED"])  # ValueError if there are two
-    [ca] = given.pop("ssl-ca", [None])
-    is_unclear = ca == "" or (ca and mode == "DISABLED")
-    is_unknown = re.search("ssl|tls|cert", " ".join(given).lower())
-    if mode not in TLS_MODES or is_unclear or is_unknown:
+    options = parse_qs(query, keep_blank_values=True)
+    [mode] = options.pop("ssl-mode", ["PREFERRED"])  # ValueError if there are two
+    [ca] = options.pop("ssl-ca", [None])
+    is_unknown = re.search("ssl|tls|cert", " ".join(options).lower())  # ?SSL-Mode=…
+    is_contradictory = ca and mode == "DISABLED"
+    if is_unknown or is_contradictory or ca == "" or mode not in TLS_MODES:
         raise ValueError
-    if ca and mode in ("PREFERRED", "REQUIRED"):
+    if ca and mode != "VERIFY_IDENTITY":
         mode = "VERIFY_CA"
     if mode == "PREFERRED":
         return {}  # PyMySQL uses TLS if the server has it, and verifies nothing

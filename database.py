@@ -1,14 +1,20 @@
-"""SQLite and MySQL: how each is reached, what is tried again, what an outage is.
+"""Connections, locking and retries on SQLite and MySQL.
 
 Peewee opens a connection for each thread, at its first statement. The connection stays
-open between requests. ``db.atomic()`` is the transaction.
+open between requests. ``db.atomic()`` is the transaction. What is tried again:
+
+- SQLite is locked: a statement outside a transaction, for 4 seconds.
+- The connection to MySQL was lost: a statement outside a transaction, once.
+- MySQL rolled a transaction back because of a conflict: all of it, for 4 seconds.
+
+Any other outage is raised, and a request is answered with 503.
 """
 
 import logging
 import random
 import sqlite3
 import time
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from threading import RLock
@@ -17,120 +23,113 @@ import peewee
 from playhouse.shortcuts import ReconnectMixin
 from pymysql.constants.CLIENT import FOUND_ROWS
 
-LOCK_SECONDS = 4  # how long a statement waits for a lock or is tried again
-OUTAGES = (  # the database is away, full, read-only, locked, damaged or incomplete
+LOCK_SECONDS = 4
+OUTAGES = (  # the database is unreachable, full, read-only, locked or damaged
     peewee.DatabaseError,
     peewee.InterfaceError,
     sqlite3.DatabaseError,  # Peewee does not translate an error while rows are fetched
 )
-# These are DatabaseErrors, too, but defects of this program.
+# These are DatabaseErrors, too, but defects of this program: see is_outage().
 DEFECTS = (peewee.IntegrityError, peewee.DataError)
-CONFLICTS = {  # after which the same work may succeed
-    "database is locked",  # another connection to SQLite writes
+CONFLICTS = {  # MySQL's error numbers
     1020,  # a row has changed since it was read
-    1180,  # a COMMIT that failed, such as by a conflict in a group of MySQL servers
-    1213,  # a deadlock, or a conflict in a Galera cluster
-    3101,  # a conflict in a group of MySQL servers
+    1180,  # a COMMIT failed, for example because of a Group Replication conflict
+    1213,  # a deadlock, or a Galera certification failure
+    3101,  # a Group Replication conflict
 }
-# These settings change an answer, so the server's own must not count. wait_timeout: the
-# server closes a connection that was idle, before a firewall forgets it.
-SESSION_SETTINGS = f"""SET SESSION_SETTINGS
+# Pin the session settings that our results depend on. wait_timeout: the server closes
+# a connection after an idle minute, before a firewall drops it without a word.
+SESSION_SETTINGS = f"""SET SESSION
     autocommit = 1,
     sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
     innodb_lock_wait_timeout = {LOCK_SECONDS},
     lock_wait_timeout = {LOCK_SECONDS},
     wait_timeout = 60"""
 
-logger = logging.getLogger("profiles")
 logging.getLogger("peewee").setLevel(logging.INFO)  # DEBUG would log all values
 
 db = peewee.DatabaseProxy()  # the database of the process
-retry_lock = RLock()  # re-entrant, since repeated functions call each other
-
-
-def retry_on_conflict(function):
-    """Decorate a function that is called again, for 4 seconds, after a conflict.
-
-    Within a transaction of ``db`` it raises the error: the function that began the
-    transaction may be called again. Only one thread of a process tries again at a time,
-    since several would slow down the thread that they wait for.
-    """
-
-    @wraps(function)
-    def wrapper(*args, **kwargs):
-        deadline = time.monotonic() + LOCK_SECONDS
-        lock = nullcontext()  # the first try needs none
-        while True:
-            with lock:
-                try:
-                    return function(*args, **kwargs)
-                except peewee.DatabaseError as error:
-                    is_conflict = CONFLICTS.intersection(error.args)
-                    deadline_passed = time.monotonic() > deadline
-                    if db.in_transaction() or deadline_passed or not is_conflict:
-                        raise
-                time.sleep(random.uniform(0.5, 1) * db.retry_seconds)
-            lock = retry_lock
-
-    return wrapper
 
 
 class SQLite(peewee.SqliteDatabase):
-    """SQLite in WAL mode, where a commit returns once it is on the disk.
+    """SQLite in WAL mode, where a commit returns once it is on the disk."""
 
-    execute_sql() is repeated while another connection writes. SQLite's own wait sleeps
-    for up to 100 ms: with it, the slowest hundredth of updates took 20 to 60 times as
-    long as the median. With retry_on_conflict() they take 3 times as long.
-    """
-
-    retry_seconds = 0.0001
     index_hint = ""  # SQLite itself chooses the right index
-    execute_once = peewee.SqliteDatabase.execute_sql  # for insert_once() in rows.py
-    execute_sql = retry_on_conflict(execute_once)
 
     def __init__(self, url):
         super().__init__(
             url.name,
-            pragmas={
-                "journal_mode": "wal",
-                "synchronous": "FULL",
-                "foreign_keys": 1,
-            },
-            timeout=0,  # SQLite itself does not wait
+            pragmas={"journal_mode": "wal", "synchronous": "FULL", "foreign_keys": 1},
+            timeout=0,  # execute_sql() waits instead
             field_types={"ASCII": "TEXT"},
         )
+        self.write_lock = RLock()  # re-entrant, because a query hook may write, too
 
     def _connect(self):
-        with suppress(OSError):  # opening it raises the better error
-            Path(self.database).touch(0o600)  # a new file belongs to its owner alone
+        with suppress(OSError):  # opening the file raises the better error
+            Path(self.database).touch(0o600)  # create it private to the owner
         return super()._connect()
 
     def begin(self, lock_type="IMMEDIATE"):  # waits now, not at the first write
         self.execute_sql(f"BEGIN {lock_type}")
+
+    def execute_sql(self, sql, params=None):
+        """Execute SQL, retrying while another connection holds the lock.
+
+        A process retries one write at a time: more threads would slow down the one that
+        they wait for. That one never waits for ``write_lock`` itself, because a
+        transaction waits at BEGIN, and its COMMIT does not come through here.
+        """
+        if self.in_transaction():
+            return super().execute_sql(sql, params)
+        deadline = time.monotonic() + LOCK_SECONDS
+        if sql.startswith("SELECT"):
+            return self.retry_while_locked(sql, params, deadline)
+        with self.write_lock:
+            return self.retry_while_locked(sql, params, deadline)
+
+    def retry_while_locked(self, sql, params, deadline):
+        """Execute SQL until SQLite is not locked, or until the deadline.
+
+        SQLite's own wait sleeps for up to 100 ms. With it, the slowest hundredth of
+        updates took 20 to 60 times as long as the median; with this it takes 3 times.
+        """
+        while True:
+            try:
+                return super().execute_sql(sql, params)
+            except peewee.OperationalError as error:
+                deadline_passed = time.monotonic() > deadline
+                if deadline_passed or str(error) != "database is locked":
+                    raise
+            time.sleep(random.uniform(0.00005, 0.0001))
 
 
 class MySQL(ReconnectMixin, peewee.MySQLDatabase):
     """MySQL or MariaDB over PyMySQL.
 
     ReconnectMixin sends a statement again whose connection was lost, unless it is in a
-    transaction. An insert is still stored once: the second one fails, since its
+    transaction. An INSERT is still stored once: the second one fails, because its
     identifier exists.
     """
 
-    execute_once = ReconnectMixin.execute_sql  # for insert_once() in rows.py
-    retry_seconds = 0.01
-    # If it may choose, MariaDB 10.11 reads "appid = ? AND id < ?" by the application
+    # Without the hint, MariaDB 10.11 reads "appid = ? AND id < ?" by the application
     # alone and skips the rows before the cursor: 107 ms in the middle of 200,000 rows
     # instead of 0.3.
     index_hint = "FORCE INDEX ({})"
-    # Each text is a part of the error's text, in any case of letters. Error 2013 that
-    # ends in "(timed out)" is not here: the statement may still run.
+    # Each is a part of the error's text, as in the sample behind it. "(2013, 'Lost
+    # connection to MySQL server during query (timed out)')" must not match: the
+    # statement may still run.
     reconnect_errors = (
+        # (2006, "MySQL server has gone away (BrokenPipeError(32, 'Broken pipe'))")
         (peewee.OperationalError, "(2006,"),
+        # (4031, 'The client was disconnected by the server because of inactivity. …')
         (peewee.OperationalError, "(4031,"),
-        (peewee.OperationalError, "during query')"),  # 2013
-        (peewee.OperationalError, "during query ([errno"),  # 2013
-        (peewee.InterfaceError, "(0, '')"),  # of a connection that is closed
+        # (2013, 'Lost connection to MySQL server during query')
+        (peewee.OperationalError, "during query')"),
+        # (2013, 'Lost connection to MySQL server during query ([Errno 104] …)')
+        (peewee.OperationalError, "during query ([errno"),
+        # (0, ''), from a connection that is closed
+        (peewee.InterfaceError, "(0, '')"),
     )
 
     def __init__(self, url):
@@ -153,19 +152,62 @@ ENGINES = {"sqlite": SQLite, "mysql": MySQL}
 
 
 def init_database(url):
-    """Use the database at a DatabaseURL in the whole process."""
+    """Set the database of the process to the one at a DatabaseURL."""
     db.initialize(ENGINES[url.engine](url))
 
 
+def retry_on_conflict(function):
+    """Decorate a function that writes to ``db``: after a conflict, call it again.
+
+    Inside a transaction the error is raised, because all of the transaction must run
+    again. SQLite has no conflicts.
+    """
+
+    @wraps(function)
+    def wrapper(*args, **kwargs):
+        deadline = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                return function(*args, **kwargs)
+            except peewee.DatabaseError as error:
+                deadline_passed = time.monotonic() > deadline
+                is_conflict = CONFLICTS.intersection(error.args)
+                if db.in_transaction() or deadline_passed or not is_conflict:
+                    raise
+            time.sleep(random.uniform(0.005, 0.01))
+
+    return wrapper
+
+
 def run_sql(sql, *values):
-    """Run SQL, with ``?`` for each value; return a cursor."""
+    """Run SQL on ``db``, with ``?`` for each value; return a cursor."""
     return db.execute_sql(sql.replace("?", db.param), values)
 
 
+def is_outage(error):
+    """Return whether the database failed, rather than this program."""
+    return isinstance(error, OUTAGES) and not isinstance(error, DEFECTS)
+
+
 def describe_error(error):
-    """Return why the database failed, without a value that SQLite may quote."""
-    return str(error).partition(" with text ")[0]
+    """Return why the database failed, without the values that its text may quote.
+
+    For a defect this is MySQL's error number or the name of SQLite's error code.
+    """
+    if is_outage(error):
+        # Could not decode to UTF-8 column 'fullName' with text '…'
+        return str(error).partition(" with text ")[0]
+    driver_error = getattr(error, "orig", None)
+    number = error.args[0] if len(error.args) > 1 else "unknown"
+    return getattr(driver_error, "sqlite_errorname", number)
 
 
-def log_outage(error):
-    logger.error("database unavailable: %s", describe_error(error))
+def redact(error):
+    """Return a database error with its frames, but described by describe_error().
+
+    Raise it ``from None``, because the error that it replaces would be logged, too. Any
+    other error is returned as it is.
+    """
+    if not isinstance(error, OUTAGES):
+        return error
+    return type(error)(describe_error(error)).with_traceback(error.__traceback__)

@@ -2,8 +2,8 @@
 
 from click import ClickException
 
-# The HTTP status of each code. A code that is not here is 400; find() and update() in
-# rows.py pass 404 themselves.
+# The HTTP status of each code. A code that is not here is 400; get_object() and
+# update() in rows.py pass 404 themselves.
 STATUSES = {
     "sign-in-required": 401,
     "invalid-account": 403,
@@ -11,7 +11,8 @@ STATUSES = {
     "unsupported-media-type": 415,
     "database-unavailable": 503,
 }
-# The code of an error that Flask itself raises, by its status. Others: bad-request.
+# The code of an error that Flask itself raises, by its status. Any other status maps to
+# bad-request.
 HTTP_CODES = {
     404: "not-found",
     405: "method-not-allowed",
@@ -20,11 +21,8 @@ HTTP_CODES = {
 }
 
 
-class ServiceError(ClickException):
-    """A request that fails: ``str(error)`` is the code, ``error.status`` the status.
-
-    It is a ClickException, so that a command prints it as one line.
-    """
+class ServiceError(Exception):
+    """A request that fails: ``str(error)`` is the code, ``error.status`` the status."""
 
     def __init__(self, code, status=None):
         super().__init__(code)
@@ -33,7 +31,11 @@ class ServiceError(ClickException):
 
 
 class SettingError(ClickException):
-    """A setting that is refused. The message is one line: variable, value, reason."""
+    """A setting that is refused. The message is one line: variable, value, reason.
+
+    It is a ClickException because ``flask`` loads the app, and so the settings, before
+    it runs a command: Click prints the line instead of a traceback.
+    """
 
     def __init__(self, name, value, reason):
         shown = value if str(value).isprintable() else repr(value)

@@ -1,4 +1,4 @@
-"""The tables and what makes them, their rows as objects, and the clock."""
+"""The tables, their rows as the interface's objects, and the clock."""
 
 import time
 from datetime import UTC, datetime
@@ -8,34 +8,50 @@ import peewee
 from peewee import SQL, BigIntegerField, BooleanField, IntegerField, TextField
 
 from database import db
+from validators import PROFILE_FIELDS
 
 latest = 0  # what now() returned last
 
 
-def now():
-    """Return nanoseconds since 1970, UTC. A clock that is set back does not matter.
+def now(reading=None):
+    """Return nanoseconds since 1970, UTC, for the id and the timestamps of a row.
 
-    Two threads or processes can get the same: then insert() tries again.
+    This is a reading of the clock, by default a new one, or the last value plus one if
+    the clock was set back: later rows of a process come later. Not unique across
+    threads and processes: insert() retries on a collision. What is compared with the
+    clock, such as ``expiresAt``, is made of ``time.time_ns()`` instead.
     """
     global latest
-    latest = moment = max(latest + 1, time.time_ns())
-    return moment
+    latest = now_ns = max(latest + 1, reading or time.time_ns())
+    return now_ns
 
 
 def timestamp(nanoseconds):
-    """Return ISO 8601, UTC, to the millisecond.
-
-    Such texts have one length, and sort as the moments do.
-    """
+    """Return ISO 8601, UTC, to the millisecond. Timestamps sort chronologically."""
     moment = datetime.fromtimestamp(nanoseconds // 10**6 / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class AsciiField(TextField):
-    """An identifier, hash or timestamp: at most 64 ASCII characters.
+def clock_timestamp():
+    """Return the clock's timestamp, to be compared with expiresAt and endedAt."""
+    return timestamp(time.time_ns())
 
-    Both databases compare it byte by byte.
-    """
+
+# What a SELECT reads for a property that is no column of the same name.
+COMPUTED = {
+    "object": "NULL AS object",
+    "fields": "NULL AS fields",
+    "ended": "endedAt AS ended",
+}
+
+
+def select_list(properties):
+    """Return what a SELECT reads for as_object(): one value for each property."""
+    return ", ".join(COMPUTED.get(name, name) for name in properties)
+
+
+class AsciiField(TextField):
+    """At most 64 ASCII characters, which both databases compare byte by byte."""
 
     field_type = "ASCII"
 
@@ -50,10 +66,9 @@ ACCOUNT_FOREIGN_KEY = SQL(
 class Account(db.Model):
     TABLE = "account"
     PREFIX = "acct"
-    # What a SELECT reads for an object. The last word of each part is the name of a
-    # property, in the order of the JSON.
-    COLUMNS = """accountid, NULL AS object, appid, administrator, profileid, createdAt,
-        updatedAt"""
+    PROPERTIES = """accountid object appid administrator profileid createdAt
+        updatedAt""".split()
+    SELECT_LIST = select_list(PROPERTIES)
 
     accountid = AsciiField(primary_key=True)
     appid = AsciiField()
@@ -69,9 +84,9 @@ class Account(db.Model):
 
 
 class AccountRow(db.Model):
-    """The columns of an account's rows."""
+    """The columns of each row that belongs to an account."""
 
-    id = BigIntegerField(primary_key=True)  # the nanosecond it was made: the order
+    id = BigIntegerField(primary_key=True)  # the nanosecond of its creation: the order
     appid = AsciiField()
     accountid = AsciiField()
     createdAt = AsciiField()
@@ -84,9 +99,12 @@ class AccountRow(db.Model):
 class Profile(AccountRow):
     TABLE = "profile"
     PREFIX = "prof"
-    COLUMNS = """profileid, NULL AS object, appid, accountid, companyName, fullName,
-        contactEmail, displayEmail, displayName, phone, occupation, location, dob,
-        website, NULL AS fields, createdAt, updatedAt"""
+    PROPERTIES = [
+        *"profileid object appid accountid".split(),
+        *[field.property for field in PROFILE_FIELDS.values()],
+        *"fields createdAt updatedAt".split(),
+    ]
+    SELECT_LIST = select_list(PROPERTIES)
 
     profileid = AsciiField()
     companyName = OptionalText()
@@ -112,8 +130,9 @@ class Profile(AccountRow):
 class Session(AccountRow):
     TABLE = "session"
     PREFIX = "sess"
-    COLUMNS = """sessionid, NULL AS object, appid, accountid, duration, csrfToken,
-        expiresAt, lastVerifiedAt, endedAt AS ended, createdAt, updatedAt"""
+    PROPERTIES = """sessionid object appid accountid duration csrfToken expiresAt
+        lastVerifiedAt ended createdAt updatedAt""".split()
+    SELECT_LIST = select_list(PROPERTIES)
 
     sessionid = AsciiField()
     tokenHash = AsciiField()
@@ -133,13 +152,13 @@ class Session(AccountRow):
         ]
 
 
-MODELS = (Account, Profile, Session)  # owners first, since a copy makes them first
+MODELS = (Account, Profile, Session)  # in the order in which they can be filled
 
 
-def create_tables(engine):
-    """Make the missing tables of a database, each with its indexes in one statement."""
+def create_tables(database):
+    """Create the missing tables, each with its indexes in one statement."""
     for model in MODELS:
-        peewee.SchemaManager(model, engine).create_table()
+        peewee.SchemaManager(model, database).create_table()
 
 
 def check_tables():
@@ -148,23 +167,15 @@ def check_tables():
         model.select().first()
 
 
-def properties_of(model):
-    """Return the names of the COLUMNS, which are the properties of the object."""
-    return [column.split()[-1] for column in model.COLUMNS.split(",")]
-
-
-def as_objects(model, rows):
-    """Return rows of the COLUMNS as the interface's objects."""
-    names = properties_of(model)
-    moment = timestamp(time.time_ns())
-    objects = []
-    for row in rows:
-        found = dict(zip(names, row))  # noqa: B905 (an id may follow the COLUMNS)
-        found["object"] = model.TABLE
-        if model is Account:  # both databases store a boolean as a number
-            found["administrator"] = bool(found["administrator"])
-        if model is Session:
-            has_expired = found["expiresAt"] <= moment
-            found["ended"] = has_expired or found["ended"] is not None
-        objects.append(found)
-    return objects
+def as_object(model, values):
+    """Return the interface's object, given the values of a model's SELECT_LIST."""
+    properties = dict(zip(model.PROPERTIES, values, strict=False))  # an id may follow
+    properties["object"] = model.TABLE
+    if model is Account:
+        properties["administrator"] = bool(
+            properties["administrator"]
+        )  # stored as 0 or 1
+    if model is Session:
+        was_ended = properties["ended"] is not None
+        properties["ended"] = was_ended or properties["expiresAt"] <= clock_timestamp()
+    return properties

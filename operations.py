@@ -11,10 +11,11 @@ from marshmallow import ValidationError
 
 import accounts
 import rows
-from accounts import resolve_appid
-from config import configured_schema, settings
+from accounts import DEFAULT_DURATION, resolve_appid
+from config import profile_schema, settings
 from errors import ServiceError
 from models import Account, Profile, Session
+from rows import Listing
 from validators import MAX_INT64, is_identifier, new_identifier
 
 
@@ -70,7 +71,7 @@ def load_profile(body, names, *, creating):
 
     Raises invalid-body or a field's code.
     """
-    schema = configured_schema(creating, names)
+    schema = profile_schema(names, creating=creating)
     try:
         return schema.load({} if body is None else body)
     except ValidationError as error:
@@ -91,62 +92,62 @@ def identifier_for_key(prefix, key, *scope):
     return f"{prefix}_{digest[:16]}"
 
 
-def list_profiles(caller, **query):
-    """Return the application's profiles, newest first, or None when there is none.
+def list_profiles(caller, *, appid=None, accountid=None, **query):
+    """Return the application's profiles, newest first, or None if there are none.
 
-    ``query``: appid, accountid, all, limit, offset and after, as in the API. Raises
-    administrator-required, invalid-limit, invalid-offset, invalid-after or
+    ``query``: all, limit, offset and after, as in the API. Numbers may be strings.
+    Raises administrator-required, invalid-limit, invalid-offset, invalid-after or
     invalid-appid.
     """
-    return read_listing(Profile, caller, **query)
+    return read_list(application_listing(Profile, caller, appid, accountid), **query)
 
 
-def list_sessions(caller, **query):
+def list_sessions(caller, *, appid=None, accountid=None, **query):
     """Return the application's sessions, as list_profiles returns the profiles."""
-    return read_listing(Session, caller, **query)
+    return read_list(application_listing(Session, caller, appid, accountid), **query)
 
 
-def read_listing(model, caller, **query):
-    batches, _ = open_listing(model, caller, **query)
-    return [found for objects in batches for found in objects] or None
+def application_listing(model, caller, appid, accountid):
+    """Return the Listing of an application, perhaps of one of its accounts.
 
-
-def open_listing(
-    model,
-    caller,
-    *,
-    appid=None,
-    accountid=None,
-    all=None,
-    limit=None,
-    offset=None,
-    after=None,
-):
-    """Return lists of objects, and the identifier that the next page comes after.
-
-    The identifier is None on the last page and with ``all``. With ``all`` each list is
-    read when it is used, and invalid-after is raised then. A number may be a text.
-    Raises what list_profiles raises.
+    Raises administrator-required or invalid-appid.
     """
-    scope = {"appid": require_administrator(caller, appid)}
-    if accountid:
-        # "nobody" has no rows.
-        scope["accountid"] = accountid if is_identifier("acct", accountid) else "nobody"
+    application = {"appid": require_administrator(caller, appid)}
+    if not accountid:
+        return Listing(model, application, application)
+    if not is_identifier("acct", accountid):
+        accountid = "nobody"  # has no rows
+    return Listing(model, application | {"accountid": accountid}, application)
+
+
+def read_list(listing, *, all=None, limit=None, offset=None, after=None):
+    """Return the objects of a listing, or None if there are none."""
     if all:
-        return rows.select_all(model, scope, after), None
+        batches = rows.select_all(listing, after)
+        objects = [each for batch in batches for each in batch]
+    else:
+        objects, _ = read_page(listing, limit, offset, after)
+    return objects or None
+
+
+def read_page(listing, limit, offset, after):
+    """Return a page of a listing, and the identifier that the next page comes after.
+
+    On the last page, the identifier is None. Raises invalid-limit, invalid-offset or
+    invalid-after.
+    """
     limit = parse_number("limit", limit, settings()["PAGE_SIZE"])
     offset = parse_number("offset", offset, 0)
-    objects, next_after = rows.select_page(model, scope, limit, offset, after)
-    return [objects], next_after
+    return rows.select_page(listing, limit, offset, after)
 
 
 def parse_number(name, value, default, *, minimum=0, maximum=MAX_INT64):
     """Return a number. Raises invalid-limit, invalid-offset or invalid-duration."""
     if value is None:
         return default
-    # int() refuses a text of more digits.
-    is_text = isinstance(value, str) and re.fullmatch("[0-9]{1,4300}", value)
-    if is_text or (isinstance(value, float) and value.is_integer()):  # as JSON's 60.0
+    # int() refuses more digits.
+    is_digits = isinstance(value, str) and re.fullmatch("[0-9]{1,4300}", value)
+    if is_digits or (isinstance(value, float) and value.is_integer()):  # as JSON's 60.0
         value = int(value)
     if type(value) is not int or not minimum <= value <= maximum:
         raise ServiceError(f"invalid-{name}")
@@ -171,7 +172,9 @@ def create_session(caller, accountid, *, appid=None, duration=None):
     invalid-appid, invalid-accountid, invalid-account or invalid-duration.
     """
     require_ordinary_target(caller, accountid, appid)
-    seconds = parse_number("duration", duration, 28_800, minimum=1, maximum=86_400)
+    seconds = parse_number(
+        "duration", duration, DEFAULT_DURATION, minimum=1, maximum=86_400
+    )
     session = accounts.create_session(accountid, seconds)
     # If the account became an administrator meanwhile, nobody gets the token.
     require_ordinary_target(caller, accountid, appid)
@@ -181,7 +184,7 @@ def create_session(caller, accountid, *, appid=None, duration=None):
 def end_sessions(caller, accountid, *, appid=None):
     """End all running sessions of an account at once; return how many.
 
-    Raises what create_session raises, except invalid-duration.
+    Raises administrator-required, invalid-appid, invalid-accountid or invalid-account.
     """
     require_ordinary_target(caller, accountid, appid)
     return accounts.end_sessions(accountid)
@@ -190,7 +193,7 @@ def end_sessions(caller, accountid, *, appid=None):
 def delete_account(caller, accountid, *, appid=None):
     """Delete an account, its profiles and its sessions, or nothing; return how many.
 
-    Raises what create_session raises, except invalid-duration.
+    Raises administrator-required, invalid-appid, invalid-accountid or invalid-account.
     """
     require_ordinary_target(caller, accountid, appid)
     return accounts.delete_account(accountid)

@@ -1,46 +1,50 @@
 """Rows found, changed, stored, and read in pages.
 
-The statements that most requests wait for are written as SQL text: Peewee takes 180 µs
-to build one, as long as a database takes to answer it. All others are expressions of
-Peewee.
+Hot-path queries are raw SQL, because Peewee takes 180 µs to build one, as long as a
+database takes to answer it. All others are Peewee's expressions.
 """
 
-from contextlib import nullcontext
+import time
+from collections import namedtuple
 
 from peewee import IntegrityError
 
 from database import db, retry_on_conflict, run_sql
 from errors import ServiceError
-from models import Account, Session, as_objects, now, properties_of, timestamp
+from models import Account, Session, as_object, now, timestamp
 from validators import MAX_INT64, is_identifier
+
+# ``scope`` is a dictionary of columns and values that each listed row has. ``visible``
+# is the same for the rows that ``after`` may name.
+Listing = namedtuple("Listing", "model scope visible")
 
 
 def get_object(model, identifier, appid=None):
-    """Return the object with this identifier, of any application or of this one.
+    """Return the object with this identifier, in one application or in any.
 
     Raises invalid-accountid, invalid-profileid or invalid-sessionid: 400 if none is
     given, 404 if it is unknown.
     """
-    found = get_object_or_none(model, identifier)
-    if not found or appid not in (None, found["appid"]):
+    existing = get_object_or_none(model, identifier)
+    if not existing or appid not in (None, existing["appid"]):
         raise ServiceError(f"invalid-{model.TABLE}id", 404 if identifier else 400)
-    return found
+    return existing
 
 
 def get_object_or_none(model, identifier):
     """Return the object with this identifier, or None."""
     if is_identifier(model.PREFIX, identifier):
-        sql = f"SELECT {model.COLUMNS} FROM {model.TABLE} WHERE {model.TABLE}id = ?"
+        sql = f"SELECT {model.SELECT_LIST} FROM {model.TABLE} WHERE {model.TABLE}id = ?"
         row = run_sql(sql, identifier).fetchone()
         if row:
-            return as_objects(model, [row])[0]
+            return as_object(model, row)
 
 
 @retry_on_conflict
 def update(model, identifier, changes):
     """Change columns of a row; return the changes, with updatedAt.
 
-    Raises invalid-accountid or invalid-profileid, 404, when there is no such row.
+    Raises invalid-accountid or invalid-profileid, 404, if there is no such row.
     """
     changes = changes | {"updatedAt": timestamp(now())}
     columns = ", ".join(f"{name} = ?" for name in changes)
@@ -50,91 +54,115 @@ def update(model, identifier, changes):
     return changes
 
 
+def lock_account(accountid):
+    """Lock the account row: inserts for it block on the foreign key until the commit.
+
+    Raises invalid-accountid, 404.
+    """
+    update(Account, accountid, {})
+
+
 @retry_on_conflict
-def insert(model, values, default=False):
+def insert(model, values, *, default=False):
     """Store an account's profile or session; return its object.
 
     With ``default``, a profile also becomes the account's default: both are stored, or
-    none. If there is one with the same identifier, return that and store nothing.
-    Raises invalid-accountid when the account is not there any more.
+    neither. If the identifier exists, return that object and store nothing. Raises
+    invalid-accountid if the account is gone.
     """
+    store = insert_default_profile if default else insert_row
     try:
-        return insert_once(model, values, default)
-    except IntegrityError:  # the identifier exists, the account is gone, or neither
+        return store(model, values)
+    except IntegrityError:
+        # The identifier exists, because the request was sent before with the same key.
         existing = get_object_or_none(model, values[f"{model.TABLE}id"])
         if existing:
             return existing
-        get_object(
-            Account, values["accountid"], values["appid"]
-        )  # raises if it is gone
-    # Another process stored a row at the same nanosecond. The next one is free.
-    return insert_once(model, values, default)
+        # Or the account was deleted after the caller was authenticated: this raises.
+        get_object(Account, values["accountid"], values["appid"])
+        # Or another process stored a row in this nanosecond. The next one is free.
+        return store(model, values)
 
 
-def insert_once(model, values, default):
-    with db.atomic() if default else nullcontext():
-        if default:  # this waits for any other change of the account
-            update(Account, values["accountid"], {"profileid": values["profileid"]})
-        moment = now()
-        made = timestamp(moment)
-        row = values | {"id": moment, "createdAt": made, "updatedAt": made}
-        if model is Session:
-            row["lastVerifiedAt"] = made
-            row["expiresAt"] = timestamp(moment + row["duration"] * 10**9)
-        marks = ", ".join([db.param] * len(row))
-        sql = f"INSERT INTO {model.TABLE} ({', '.join(row)}) VALUES ({marks})"
-        # SQLite's execute_sql() would wait with this moment. Instead, insert() is
-        # repeated, and takes a new one after the wait. Otherwise the row could appear
-        # behind rows that somebody has listed meanwhile.
-        db.execute_once(sql, [*row.values()])
-    # object, fields and ended are no columns: they are None here.
-    found = [row.get(name) for name in properties_of(model)]
-    return as_objects(model, [found])[0]
+def insert_default_profile(model, values):
+    """Store a profile and make it the account's default, in one transaction."""
+    with db.atomic():
+        # This locks the account first, so that of two defaults the later one stays.
+        update(Account, values["accountid"], {"profileid": values["profileid"]})
+        return insert_row(model, values)
 
 
-def select_page(model, scope, limit, offset, after):
+def insert_row(model, values):
+    """Store a new row; return its object."""
+    row = new_row(model, values)
+    placeholders = ", ".join("?" for _ in row)
+    sql = f"INSERT INTO {model.TABLE} ({', '.join(row)}) VALUES ({placeholders})"
+    run_sql(sql, *row.values())
+    # A property that is no column, or whose column is not set, is None.
+    return as_object(model, [row.get(name) for name in model.PROPERTIES])
+
+
+def new_row(model, values):
+    """Return the columns of a new row: the values, its id and its timestamps."""
+    reading = time.time_ns()
+    row_id = now(reading)
+    created_at = timestamp(row_id)
+    row = values | {"id": row_id, "createdAt": created_at, "updatedAt": created_at}
+    if model is Session:
+        row["lastVerifiedAt"] = created_at
+        row["expiresAt"] = timestamp(reading + row["duration"] * 10**9)
+    return row
+
+
+def select_page(listing, limit, offset, after):
     """Return objects, newest first, and the identifier that the next page comes after.
 
-    ``scope``: an appid, and perhaps an accountid. On the last page, and if the limit is
-    0, the identifier is None. Raises invalid-after.
+    On the last page, and if the limit is 0, the identifier is None. Raises
+    invalid-after.
     """
-    before_id = cursor_id(model, scope, after)
     # One row more tells whether a page follows.
-    rows = select_rows(model, scope, before_id, min(limit + 1, MAX_INT64), offset)
-    objects = as_objects(model, rows[:limit])
+    limit_plus_one = min(limit + 1, MAX_INT64)
+    before_id = cursor_id(listing, after)
+    rows = select_rows(listing, before_id, limit_plus_one, offset)
+    objects = [as_object(listing.model, row) for row in rows[:limit]]
     if limit and len(rows) > limit:
-        return objects, objects[-1][f"{model.TABLE}id"]
+        return objects, objects[-1][f"{listing.model.TABLE}id"]
     return objects, None
 
 
-def select_all(model, scope, after):
+def select_all(listing, after):
     """Yield all objects, newest first, as lists of up to 100. Raises invalid-after."""
-    before_id = cursor_id(model, scope, after)
-    while rows := select_rows(model, scope, before_id, 100, 0):
-        yield as_objects(model, rows)
+    before_id = cursor_id(listing, after)
+    while rows := select_rows(listing, before_id, 100, 0):
+        yield [as_object(listing.model, row) for row in rows]
         before_id = rows[-1][-1]  # the id of the last row
 
 
-def select_rows(model, scope, before_id, count, offset):
-    """Return rows that are older than an id, newest first: their COLUMNS and the id."""
+def select_rows(listing, before_id, limit, offset):
+    """Return rows with smaller ids, newest first: their SELECT_LIST, then the id."""
+    model, scope, _ = listing
+    index = f"{model.TABLE}_appid_id"
+    if "accountid" in scope:
+        index = f"{model.TABLE}_appid_accountid_id"
     condition = " AND ".join(f"{name} = ?" for name in scope)
-    index = "appid_accountid_id" if "accountid" in scope else "appid_id"
-    hint = db.index_hint.format(f"{model.TABLE}_{index}")
-    sql = f"""SELECT {model.COLUMNS}, id FROM {model.TABLE} {hint}
+    sql = f"""SELECT {model.SELECT_LIST}, id
+        FROM {model.TABLE} {db.index_hint.format(index)}
         WHERE {condition} AND id < ? ORDER BY id DESC LIMIT ? OFFSET ?"""
-    return run_sql(sql, *scope.values(), before_id, count, offset).fetchall()
+    return run_sql(sql, *scope.values(), before_id, limit, offset).fetchall()
 
 
-def cursor_id(model, scope, after):
-    """Return the id of the row ``after``, or, without one, more than any id.
+def cursor_id(listing, after):
+    """Return the id of the cursor row, or MAX_INT64 if there is none.
 
-    Raises invalid-after when the application has no such row.
+    Raises invalid-after if no visible row has the identifier ``after``.
     """
     if not after:
         return MAX_INT64
+    model, _, visible = listing
     if is_identifier(model.PREFIX, after):
-        sql = f"SELECT id FROM {model.TABLE} WHERE {model.TABLE}id = ? AND appid = ?"
-        row = run_sql(sql, after, scope["appid"]).fetchone()
+        condition = " AND ".join(f"{name} = ?" for name in visible)
+        sql = f"SELECT id FROM {model.TABLE} WHERE {model.TABLE}id = ? AND {condition}"
+        row = run_sql(sql, after, *visible.values()).fetchone()
         if row:
             return row[0]
     raise ServiceError("invalid-after")

@@ -1,18 +1,17 @@
-"""Checking input: the fields and the schemas made from them, dates, identifiers."""
+"""Checking input: the fields and the schemas built from them, dates, identifiers."""
 
 import re
 from collections import namedtuple
 from contextlib import suppress
 from datetime import date, datetime, time
-from functools import lru_cache
 from secrets import token_hex
 
 import email_validator
-from marshmallow import EXCLUDE, Schema, fields, validate
+from marshmallow import EXCLUDE, Schema, ValidationError, fields, validate
 
 from errors import ServiceError
 
-# Accept reserved domains such as .local and .test. This counts for the whole process.
+# Accept reserved domains such as .local and .test. This is process-wide.
 email_validator.SPECIAL_USE_DOMAIN_NAMES.clear()
 APPID = "[A-Za-z0-9._-]{1,64}"
 MAX_INT64 = 2**63 - 1  # the largest LIMIT and OFFSET of SQLite
@@ -29,35 +28,55 @@ def is_identifier(prefix, text):
     return isinstance(text, str) and bool(re.fullmatch(pattern, text))
 
 
+# The ten fields, in the order of the properties of a profile.
 FieldSpec = namedtuple("FieldSpec", "property rule example")
 PROFILE_FIELDS = {
-    # input field                   property        rule     example
-    "full-name":       FieldSpec("fullName",     "name",  "Ada King"),
-    "contact-email":   FieldSpec("contactEmail", "email", "ada@example.com"),
-    "display-email":   FieldSpec("displayEmail", "email", "hello@example.com"),
-    "display-name":    FieldSpec("displayName",  "name",  "Ada"),
-    "company-name":    FieldSpec("companyName",  "name",  "Analytical Engines"),
-    "dob":             FieldSpec("dob",          "date",  "1950-01-31"),
-    "phone":           FieldSpec("phone",        "text",  "+44 20 7946 0958"),
-    "occupation":      FieldSpec("occupation",   "text",  "Mathematician"),
-    "location":        FieldSpec("location",     "text",  "London"),
-    "website":         FieldSpec("website",      "text",  "https://example.com"),
+    # input field               property        rule     example
+    "company-name":  FieldSpec("companyName",  "name",  "Analytical Engines"),
+    "full-name":     FieldSpec("fullName",     "name",  "Ada King"),
+    "contact-email": FieldSpec("contactEmail", "email", "ada@example.com"),
+    "display-email": FieldSpec("displayEmail", "email", "hello@example.com"),
+    "display-name":  FieldSpec("displayName",  "name",  "Ada"),
+    "phone":         FieldSpec("phone",        "text",  "+44 20 7946 0958"),
+    "occupation":    FieldSpec("occupation",   "text",  "Mathematician"),
+    "location":      FieldSpec("location",     "text",  "London"),
+    "dob":           FieldSpec("dob",          "date",  "1950-01-31"),
+    "website":       FieldSpec("website",      "text",  "https://example.com"),
 }  # fmt: skip
 
 
-class CheckedText(fields.String):
-    """A text that a function converts, or refuses with a ValueError."""
+class Text(fields.String):
+    """A required string. A database must be able to store it."""
 
-    def __init__(self, convert, **options):
-        super().__init__(required=True, **options)
-        self.convert = convert
+    convert = staticmethod(str.__str__)  # of a StrEnum, its value
 
     def _deserialize(self, value, *args, **kwargs):
         if isinstance(value, str):
             with suppress(ValueError):
-                value.encode()  # fails for a lone surrogate, which no database stores
-                return self.convert(str.__str__(value))  # of a StrEnum, its value
+                value.encode()  # fails for a lone surrogate: no database can store it
+                return self.convert(value)
         raise self.make_error("invalid")
+
+
+class Address(validate.Validator):
+    """Checks that a text is a valid e-mail address, of any domain with a dot."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __call__(self, value):
+        # 254: RFC 5321, section 4.5.3.1.3, without the angle brackets. This is checked
+        # first, because email-validator takes a second for 64 KB.
+        if len(value) > 254:
+            raise ValidationError(self.error)
+        try:
+            # check_deliverability would ask the network.
+            email_validator.validate_email(
+                value, check_deliverability=False, strict=True
+            )
+        except email_validator.EmailNotValidError:
+            raise ValidationError(self.error) from None
+        return value
 
 
 class Body(Schema):
@@ -119,48 +138,49 @@ def parse_date(text):
     raise ValueError
 
 
-def parse_address(text):
-    """Return an e-mail address as it is, if it is a valid one. Raises ValueError."""
-    # 254: RFC 5321, section 4.5.3.1.3, without the angle brackets. This is checked
-    # first, because email-validator takes a second for 64 KB.
-    if len(text) > 254:
-        raise ValueError
-    # check_deliverability would ask the network.
-    email_validator.validate_email(text, check_deliverability=False, strict=True)
-    return text
+class Date(Text):
+    """A date, which is stored as YYYY-MM-DD."""
+
+    convert = staticmethod(parse_date)
 
 
-@lru_cache(maxsize=256)
-def profile_schema(names, lengths, *, creating):
+def make_schema(names, lengths, *, creating):
     """Return the schema of these fields; its messages are the codes.
 
-    ``lengths``: pairs of a field whose rule is "name", and its least and most number of
-    characters. In an update, an address is any text with an "@" that is not its first
-    character. Only a create needs a valid address. Raises ServiceError for an unknown
-    field.
+    ``lengths``: for each field whose rule is "name", its minimum and maximum number of
+    characters. Raises ServiceError for an unknown field.
     """
-    converters = {"date": parse_date}
-    if creating:
-        converters["email"] = parse_address
-    bounds = dict(lengths)
     schema = {}
     for name in names:
-        code = f"invalid-{name}"
         if name not in PROFILE_FIELDS:
-            raise ServiceError(code)
-        rule = PROFILE_FIELDS[name].rule
-        checks = [validate.Length(min=1, error=code)]
-        if rule == "name":
-            checks.append(validate.Length(*bounds[name], error=f"{code}-length"))
-        if rule == "email":
-            checks.append(validate.Regexp("^[^@]+@", error=code))
-        schema[PROFILE_FIELDS[name].property] = CheckedText(
-            converters.get(rule, str),
-            data_key=name,
-            validate=checks,
-            error_messages=dict.fromkeys(("required", "null", "invalid"), code),
-            metadata={"format": rule} if rule in ("email", "date") else {},
-        )
+            raise ServiceError(f"invalid-{name}")
+        field = text_field(name, lengths.get(name), creating=creating)
+        schema[PROFILE_FIELDS[name].property] = field
     if creating:
         schema["default"] = fields.Raw(allow_none=True, metadata={"type": "boolean"})
     return Body.from_dict(schema)()
+
+
+def text_field(name, bounds, *, creating):
+    """Return the marshmallow field of an input field; its messages are the codes.
+
+    In an update, an e-mail address is any text with an "@" that is not its first
+    character. Creating a profile requires a valid address.
+    """
+    code = f"invalid-{name}"
+    rule = PROFILE_FIELDS[name].rule
+    checks = [validate.Length(min=1, error=code)]
+    if rule == "name":
+        checks.append(validate.Length(*bounds, error=f"{code}-length"))
+    if rule == "email":
+        checks.append(validate.Regexp("^[^@]+@", error=code))
+    if rule == "email" and creating:
+        checks.append(Address(code))
+    text_class = Date if rule == "date" else Text
+    return text_class(
+        required=True,
+        data_key=name,
+        validate=checks,
+        error_messages=dict.fromkeys(("required", "null", "invalid"), code),
+        metadata={"format": rule} if rule in ("email", "date") else {},
+    )

@@ -27,7 +27,7 @@ from werkzeug.test import Client
 
 from config import parse_database_url
 from database import db
-from models import MODELS, Account, as_objects, properties_of, timestamp
+from models import MODELS, Account, as_object, timestamp
 from validators import new_identifier
 
 ROOT = Path(__file__).parent.parent
@@ -241,9 +241,10 @@ def fill(model, appid, count, *, accountid=None):
             model.insert_many(some).execute()
     for row in rows:
         row["ended"] = row.get("endedAt")
-    names = properties_of(model)
-    found = [[row.get(name) for name in names] for row in reversed(rows)]
-    return as_objects(model, found)
+    return [
+        as_object(model, [row.get(name) for name in model.PROPERTIES])
+        for row in reversed(rows)
+    ]
 
 
 def new_row(model, moment, appid, accountid):

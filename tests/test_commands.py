@@ -14,6 +14,7 @@ from service import (
     SERVER,
     SESSIONS,
     assert_error,
+    cursor_of,
     execute,
     fill,
     named,
@@ -123,17 +124,6 @@ def test_create_account(app, flask):
     }
 
 
-@on_sqlite
-def test_what_is_not_stored_is_not_shown(fail, database_url):
-    """Here the COMMIT fails, not the INSERT."""
-    late = "(accountid REFERENCES account DEFERRABLE INITIALLY DEFERRED)"
-    execute(database_url, f"CREATE TABLE late {late}")
-    action = "BEGIN INSERT INTO late VALUES ('unknown'); END"
-    execute(database_url, f"CREATE TRIGGER x AFTER INSERT ON account {action}")
-    assert fail("create-account").startswith("Error: database-unavailable: FOREIGN KEY")
-    assert stored(database_url)["account"] == []
-
-
 def test_create_session(app, flask, database_url):
     """It is of the application of its account. The token is not stored."""
     shop = sign_in(app, administrator=True, appid="Shop")
@@ -222,7 +212,7 @@ def test_a_purge_that_fails_keeps_what_it_has_done(app, fail, database_url):
     last, *_ = fill(Session, "default", 1_100)
     event = f"DELETE ON session WHEN OLD.sessionid = '{last['sessionid']}'"
     execute(database_url, f"CREATE TRIGGER x BEFORE {event} {ABORT}")
-    assert fail("purge-sessions") == "Error: database-unavailable: no"
+    assert fail("purge-sessions") == "Error: internal-error"
     assert len(stored(database_url)["session"]) == 100
 
 
@@ -242,6 +232,18 @@ def test_an_outage_is_one_line(fail, database_url):
     execute(database_url, "ALTER TABLE profile RENAME TO away")
     line = fail("find-accounts", "ada@example.com")
     assert re.fullmatch("Error: database-unavailable: .*profile.*", line)
+
+
+def test_a_defect_is_one_line_after_its_traceback(invoke, user, database_url, caplog):
+    """The traceback has the error's type and code, but not what the driver quotes."""
+    execute(database_url, "CREATE UNIQUE INDEX one ON session (accountid)")
+    done = invoke("create-session", user.accountid)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[-1] == "Error: internal-error"
+    code = "SQLITE_CONSTRAINT_UNIQUE" if "sqlite" in database_url else "1062"
+    assert caplog.text.count("Traceback") == 1
+    assert re.search(f"commands.py(?s:.*)peewee.IntegrityError: {code}\n", caplog.text)
+    assert user.accountid not in caplog.text + done.stderr
 
 
 def test_init_db(flask):
@@ -336,7 +338,14 @@ def test_a_target_that_has_rows_is_refused(flask, fail, user, target, table):
     for other in TABLES - {table}:
         execute(target, f"DELETE FROM {other}")
     line = fail("copy-database", target)
-    assert line == "Error: DATABASE_URL=***: it has rows already"
+    assert line == "Error: the target already has rows"
+
+
+@on_sqlite
+def test_a_target_that_is_malformed(fail):
+    line = fail("copy-database", "postgres://u:secret@h/d")
+    assert line.startswith("Error: the target must be like sqlite:///file")
+    assert "secret" not in line
 
 
 AWAY = ["sqlite:////missing/secret.db", "mysql://secret:secret@127.0.0.1:1/x"]
@@ -348,7 +357,7 @@ if SERVER:
 @pytest.mark.parametrize("url", AWAY)
 def test_a_target_that_is_away(fail, url):
     line = fail("copy-database", url)
-    assert line.startswith("Error: DATABASE_URL=***: ")
+    assert line.startswith("Error: the target: ")
     assert "secret" not in line
 
 
@@ -364,17 +373,28 @@ def test_a_copy_of_a_damaged_row_stores_nothing(fail, database_url, source, targ
 
 @on_sqlite
 @pytest.mark.parametrize(
-    ("target", "action"),
+    ("target", "action", "reason"),
     [
-        ("sqlite", ABORT),
-        ("mysql", "FOR EACH ROW SIGNAL SQLSTATE '45000'"),
-        ("mysql", "FOR EACH ROW KILL CONNECTION_ID()"),
+        ("sqlite", ABORT, " refused a row of session: SQLITE_CONSTRAINT_TRIGGER"),
+        ("mysql", "FOR EACH ROW SIGNAL SQLSTATE '45000'", ": (1644, "),
+        ("mysql", "FOR EACH ROW KILL CONNECTION_ID()", ": ("),
     ],
     indirect=["target"],
 )
-def test_a_copy_that_a_target_refuses_stores_nothing(app, flask, fail, target, action):
+def test_a_copy_that_a_target_refuses_stores_nothing(
+    app, flask, fail, target, action, reason
+):
     flask("copy-database", target)  # of no row yet: it makes the tables
     execute(target, f"CREATE TRIGGER x BEFORE INSERT ON session {action}")
     sign_in(app)
-    assert fail("copy-database", target).startswith("Error: database-unavailable: ")
+    assert fail("copy-database", target).startswith(f"Error: the target{reason}")
+    assert not any(stored(target).values())
+
+
+def test_a_row_without_its_account_is_refused(fail, source, database_url, target):
+    """Tables of 1.x can have one."""
+    with cursor_of(database_url) as cursor:
+        cursor.execute("DELETE FROM account WHERE appid = 'Shop'")
+    line = fail("copy-database", target)
+    assert line == "Error: the target refused a row of profile: FOREIGN KEY"
     assert not any(stored(target).values())

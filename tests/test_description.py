@@ -4,8 +4,10 @@ import json
 import re
 
 import pytest
+from flask import Blueprint
 from service import CREATE, ROOT, assert_error, sign_in
 
+import blueprints
 from errors import HTTP_CODES, STATUSES
 from validators import PROFILE_FIELDS
 
@@ -57,6 +59,11 @@ def test_its_operations_are_those_of_the_service(app):
             assert operation["tags"] == [folder or "service"]
             assert len(operation["security"]) == path.startswith("/api/")
     assert found == OPERATIONS
+
+
+def test_every_blueprint_is_registered(app):
+    made = [each for each in vars(blueprints).values() if isinstance(each, Blueprint)]
+    assert set(made) <= set(app.blueprints.values())
 
 
 @pytest.mark.parametrize("listed", OPERATIONS.splitlines()[:-1])

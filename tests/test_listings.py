@@ -6,7 +6,7 @@ import tracemalloc
 from types import SimpleNamespace
 
 import pytest
-from peewee import OperationalError
+from peewee import DataError, OperationalError
 from service import PROFILES, SESSIONS, assert_error, at_once, fill, named, new_row
 from werkzeug.test import create_environ
 
@@ -181,14 +181,19 @@ def test_all_is_read_in_batches_of_100(administrator):
 
 @pytest.mark.parametrize(
     ("error", "status", "code"),
-    [(OperationalError, 503, "database-unavailable"), (OSError, 500, "internal-error")],
+    [
+        (OperationalError, 503, "database-unavailable"),
+        (DataError, 500, "internal-error"),
+        (OSError, 500, "internal-error"),
+    ],
 )
-def test_all_whose_rows_cannot_be_read(administrator, error, status, code):
+def test_all_whose_rows_cannot_be_read(administrator, error, status, code, caplog):
     """Without the first rows it is an error; later it breaks off, as the log shows."""
+    text = "5ec4e7"
 
     def fail(event):
         if "ORDER BY" in event.sql:
-            raise error
+            raise error(text)
 
     fill(Profile, administrator.appid, 101)
     environ = create_environ(f"{PROFILES}?all=1", headers=administrator.headers)
@@ -198,6 +203,9 @@ def test_all_whose_rows_cannot_be_read(administrator, error, status, code):
     with pytest.raises(error):
         next(parts)
     assert environ["profiles.code"] == code
+    assert len(caplog.records) == 1
+    assert ("Traceback" in caplog.text) == (code == "internal-error")
+    assert ("5ec4e7" in caplog.text) == (error is not DataError)
     assert_error(administrator.get(f"{PROFILES}?all=1"), status, code)
 
 

@@ -9,7 +9,16 @@ from functools import partial
 from urllib.parse import unquote
 
 import pytest
-from service import PROFILES, ROOT, Served, execute, procfile, sign_in, wait_until
+from service import (
+    CREATE,
+    PROFILES,
+    ROOT,
+    Served,
+    execute,
+    procfile,
+    sign_in,
+    wait_until,
+)
 
 from validators import PROFILE_FIELDS
 
@@ -174,9 +183,35 @@ def test_a_message_of_gunicorn_is_one_line_without_a_query():
     assert record.getMessage() == r"'Error handling request /\n'"
 
 
+LINE_OF_ERROR = (
+    r"time=\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z level=ERROR request_id=(\S+) "
+)
+
+
+def test_an_error_is_found_by_its_request_id(serve, empty_database_url):
+    """An outage, the traceback of a defect, and the request have the same id."""
+    service = serve(empty_database_url)
+    user = sign_in(service)
+    execute(empty_database_url, "CREATE UNIQUE INDEX one ON profile (appid)")
+    body = {"full-name": "secret", "contact-email": "secret@example.com"}
+    user.create(body)
+    user.create(body, headers={"X-Request-Id": "of-a-defect"})
+    execute(empty_database_url, "ALTER TABLE profile RENAME TO elsewhere")
+    user.create(body, headers={"X-Request-Id": "of-an-outage"})
+    wait_until(lambda: "status=503" in service.log())
+    lines = "".join(f"{line}\n" for line in service.log().splitlines())
+    found = re.findall(f"(?m)^{LINE_OF_ERROR}(.*)\n(.*)", lines)
+    (defect, message, next_line), (outage, reason, _) = found
+    assert (defect, outage) == ("of-a-defect", "of-an-outage")
+    assert message == f"Exception on {CREATE} [POST]"
+    assert next_line == "Traceback (most recent call last):"
+    assert reason.startswith("database unavailable: ")
+    assert "secret" not in lines
+
+
 def test_the_password_of_a_database_that_is_away_is_not_logged(serve):
     log = serve("mysql://someone:secret@127.0.0.1:1/name").log()
-    assert "database unavailable: " in log
+    assert re.search(f"(?m)^{LINE_OF_ERROR}database unavailable: ", log)[1] == "-"
     assert "secret" not in log
 
 

@@ -85,6 +85,8 @@ BODIES = """\
 400 invalid-body application/json {"x": 1e999}
 400 invalid-body application/json {"x": "\\ud800"}
 400 invalid-body application/x-www-form-urlencoded full-name=\xff
+400 invalid-body application/x-www-form-urlencoded full-name=Jos%E9
+400 invalid-body application/x-www-form-urlencoded full-name=%EF%BF%BD
 400 invalid-body multipart/form-data --x--
 400 invalid-body multipart/form-data;boundary=\xe9 --\xe9--
 """.splitlines()

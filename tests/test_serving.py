@@ -177,9 +177,11 @@ def test_a_listing_that_breaks_off_is_cut_and_logged(reading, empty_database_url
     administrator, wire = reading
     execute(empty_database_url, "DROP TABLE profile")
     assert not wire.makefile().read().endswith(END)
-    # The line of the request, then a traceback without the text of the error.
-    lines = "status=200 code=database-unavailable (?s:.*)\nException: [A-Za-z]+Error\n"
-    wait_until(lambda: re.search(lines, administrator.application.log()))
+    # The line about the error, then that of the request, both with its id.
+    line = r"level=ERROR request_id=(\w+) database unavailable: .*\n"
+    line += r".* status=200 code=database-unavailable .* request_id=\1 "
+    wait_until(lambda: re.search(line, administrator.application.log()))
+    assert "Traceback" not in administrator.application.log()
 
 
 @on_sqlite

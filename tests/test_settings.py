@@ -86,7 +86,7 @@ def test_defaults():
         "APPID": "default",
         "DATABASE_URL": parse_database_url("sqlite:///profiles.db"),
         "USER_PROFILE_FIELDS": ("contact-email", "full-name"),
-        "PROFILE_LENGTHS": tuple((name, (1, 50)) for name in NAMES),
+        "PROFILE_LENGTHS": dict.fromkeys(NAMES, (1, 50)),
         "PAGE_SIZE": 10,
         "MAXIMUM_POST_DATA_LENGTH": 65_536,
         "WEB_CONCURRENCY": min(os.cpu_count(), 4),

@@ -1,0 +1,66 @@
+"""The clock of the process, which may jump ahead and be corrected afterwards."""
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from service import SESSIONS, assert_error, named
+
+import models
+from models import Session
+
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def jump(monkeypatch):
+    """The clock was a day ahead when the last row was stored; it is right again."""
+    ahead = 86_400 * 10**9
+    monkeypatch.setattr(models, "latest", time.time_ns() + ahead)
+
+
+def moment(text):
+    return datetime.fromisoformat(text)
+
+
+def test_a_session_goes_on_after_a_jump(administrator, user, jump):
+    """It is ended when somebody ends it."""
+    assert user.create(named("name")).status_code == 201
+    sessions = administrator.get(SESSIONS).json
+    assert [session["ended"] for session in sessions] == [False, False]
+    path = f"/api/administrator/end-sessions?accountid={user.accountid}"
+    assert administrator.patch(path).json == {"object": "end", "count": 1}
+    assert_error(user.create(named("name")), 401, "sign-in-required")
+    ended_at = Session.get(Session.accountid == user.accountid).endedAt
+    assert moment(ended_at) < datetime.now(UTC) + DAY / 2
+
+
+def test_a_session_that_is_made_after_a_jump_lasts_for_its_duration(flask, user, jump):
+    session = flask("create-session", user.accountid, "--duration", "60")
+    assert moment(session["createdAt"]) > datetime.now(UTC) + DAY / 2  # in its order
+    left = moment(session["expiresAt"]) - datetime.now(UTC)
+    assert timedelta(seconds=50) < left <= timedelta(seconds=60)
+
+
+def test_a_purge_after_a_jump_keeps_what_ended_today(flask, user, jump):
+    flask("end-session", user.session["sessionid"])
+    flask("purge-sessions", "--days", "1")
+    assert Session.get_or_none(Session.sessionid == user.session["sessionid"])
+
+
+def test_a_session_expires_exactly_its_duration_after_its_creation(flask, user):
+    for _ in range(20):
+        session = flask("create-session", user.accountid, "--duration", "60")
+        lasts = moment(session["expiresAt"]) - moment(session["createdAt"])
+        assert lasts == timedelta(seconds=60)
+        assert session["lastVerifiedAt"] == session["createdAt"]
+
+
+def test_now_never_goes_back(monkeypatch):
+    """It stands still, and turns back: only a patch can do that."""
+    first = models.now()
+    for reading in (first, first - 10**9):
+        monkeypatch.setattr(time, "time_ns", lambda reading=reading: reading)
+        second = models.now()
+        assert second == first + 1
+        first = second
