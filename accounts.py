@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections import namedtuple
+from collections import defaultdict, namedtuple
 from contextlib import suppress
 from hashlib import sha256
 from secrets import token_hex
@@ -21,10 +21,11 @@ from models import (
     now,
     timestamp,
 )
-from rows import get_object, insert, lock_account, update
+from rows import Listing, get_object, insert, lock_account, select_all, update
 from validators import APPID, new_identifier
 
 DEFAULT_DURATION = 28_800  # seconds: 8 hours
+ADMINISTRATOR_DURATION = 31_536_000  # seconds: a year
 
 Caller = namedtuple("Caller", "accountid administrator appid")  # of a request
 
@@ -82,6 +83,17 @@ def create_account(appid=None, *, administrator=False, accountid=None):
 
 
 @retry_on_conflict
+def create_administrator(appid=None, duration=ADMINISTRATOR_DURATION):
+    """Create an administrator and a session (duration in seconds), or neither.
+
+    Return the session with its token. Raises invalid-appid.
+    """
+    with db.atomic():
+        account = create_account(appid, administrator=True)
+        return create_session(account["accountid"], duration)
+
+
+@retry_on_conflict
 def set_administrator(accountid, *, off=False):
     """Make an account an administrator, or an ordinary one, and end its sessions.
 
@@ -101,16 +113,21 @@ def list_administrators(appid=None):
 
 
 def find_accounts(email, appid=None):
-    """Find the accounts that have a profile with this e-mail address, ignoring case."""
-    profiles = Profile.select(
-        Profile.accountid, Profile.contactEmail, Profile.displayEmail
-    ).where(Profile.appid == resolve_appid(appid))
-    owners = {
-        accountid
-        for accountid, *addresses in profiles.tuples()
-        if email.lower() in [address.lower() for address in addresses if address]
-    }
-    return accounts_where(Account.accountid.in_(owners))
+    """Find the accounts that have a profile with this e-mail address, ignoring case.
+
+    Each has those ``profiles``, newest first. Raises invalid-appid.
+    """
+    scope = {"appid": resolve_appid(appid)}
+    matching = defaultdict(list)
+    for profiles in select_all(Listing(Profile, scope, scope), None):
+        for profile in profiles:
+            addresses = profile["contactEmail"], profile["displayEmail"]
+            if email.lower() in [text.lower() for text in addresses if text]:
+                matching[profile["accountid"]].append(profile)
+    found = accounts_where(Account.accountid.in_(list(matching)))
+    for account in found["data"]:
+        account["profiles"] = matching[account["accountid"]]
+    return found
 
 
 def accounts_where(condition):
@@ -135,7 +152,7 @@ def create_session(accountid, duration):
         "tokenHash": sha256(token.encode()).hexdigest(),
         "csrfToken": token_hex(32),
     }
-    return insert(Session, session) | {"token": token}
+    return {"token": token, **insert(Session, session)}
 
 
 def end_session(sessionid):

@@ -8,7 +8,7 @@ from itertools import chain
 from urllib.parse import parse_qsl, quote, urlencode
 
 import orjson
-from flask import Blueprint, Response, current_app, request, stream_with_context
+from flask import Blueprint, Response, current_app, request
 from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.formparser import FormDataParser
@@ -48,6 +48,36 @@ def create_profile_endpoint():
         caller, accountid, body, appid=caller.appid, idempotency_key=key
     )
     return profile, 201
+
+
+own_account = Blueprint("own-account", __name__)
+
+
+@own_account.get("/api/user/account")
+def own_account_endpoint():
+    caller = read_caller()
+    accountid = request.args.get("accountid")
+    return operations.find_own_account(caller, accountid, appid=caller.appid)
+
+
+own_profile = Blueprint("own-profile", __name__)
+
+
+@own_profile.get("/api/user/profile")
+def own_profile_endpoint():
+    caller = read_caller()
+    profileid = request.args.get("profileid")
+    return operations.find_own_profile(caller, profileid, appid=caller.appid)
+
+
+own_profiles = Blueprint("own-profiles", __name__)
+
+
+@own_profiles.get("/api/user/profiles")
+def own_profiles_endpoint():
+    caller = read_caller()
+    accountid = request.args.get("accountid")
+    return send_listing(operations.own_listing(caller, accountid, caller.appid))
 
 
 sessions = Blueprint("sessions", __name__)
@@ -122,6 +152,9 @@ def health_endpoint():
 BLUEPRINTS = (
     update_profile,
     create_profile,
+    own_account,
+    own_profile,
+    own_profiles,
     sessions,
     profiles,
     create_account,
@@ -170,7 +203,8 @@ def send_all(batches):
     parts = json_parts(batches)
     # Read the first part now: an error here can still become a response.
     first = next(parts)
-    body = stream_with_context(chain([first], log_late_error(parts)))
+    app = current_app._get_current_object()
+    body = chain([first], handle_late_error(parts, app, request.environ))
     return Response(body, mimetype="application/json")
 
 
@@ -183,15 +217,19 @@ def json_parts(batches):
     yield b"null\n" if separator == b"[" else b"]\n"
 
 
-def log_late_error(parts):
-    """Yield the parts. Let Flask log an error, although the status has been sent."""
+def handle_late_error(parts, app, environ):
+    """Yield the parts. Handle an error like any other, though the status was sent.
+
+    Flask logs it, and the code is that of the request's line in the log.
+    """
     try:
         yield from parts
     except Exception as error:
-        try:
-            current_app.handle_user_exception(error)
-        except Exception as defect:
-            current_app.handle_exception(defect)
+        with app.request_context(environ):
+            try:
+                app.handle_user_exception(error)
+            except Exception as defect:
+                app.handle_exception(defect)
         raise redact(error) from None  # the server cuts the connection
 
 

@@ -11,8 +11,8 @@ from peewee import chunked
 
 import accounts
 import operations
-from accounts import DEFAULT_DURATION
-from config import URL_HELP, example_body, parse_database_url
+from accounts import ADMINISTRATOR_DURATION, DEFAULT_DURATION
+from config import MAX_INT32, URL_HELP, example_body, parse_database_url
 from database import (
     DEFECTS,
     ENGINES,
@@ -55,6 +55,18 @@ def explain(error):
 commands.cli.command_class = Command
 command = commands.cli.command
 accountid_argument = click.argument("accountid")
+
+
+def duration_option(default):
+    return click.option(
+        "--duration",
+        type=click.IntRange(1, MAX_INT32),
+        default=default,
+        show_default=True,
+        help="How long the session lasts, in seconds.",
+    )
+
+
 appid_option = click.option(
     "--appid", help="The application. Default: the service's own."
 )
@@ -73,13 +85,7 @@ def create_account(appid, administrator):
 
 @command()
 @accountid_argument
-@click.option(
-    "--duration",
-    type=click.IntRange(1, 2**31 - 1),
-    default=DEFAULT_DURATION,
-    show_default=True,
-    help="How long the session lasts, in seconds.",
-)
+@duration_option(DEFAULT_DURATION)
 def create_session(accountid, duration):
     """Create a session of an account and print it with its token.
 
@@ -88,6 +94,19 @@ def create_session(accountid, duration):
     Example: flask create-session acct_9b1d4e6f8a2c7035 --duration 3600
     """
     return accounts.create_session(accountid, duration)
+
+
+@command()
+@appid_option
+@duration_option(ADMINISTRATOR_DURATION)
+def create_administrator(appid, duration):
+    """Create an administrator and a session of it; print the session with its token.
+
+    The token is not shown again. Repeating the command creates another administrator.
+
+    Example: flask create-administrator
+    """
+    return accounts.create_administrator(appid, duration)
 
 
 @command()
@@ -105,6 +124,8 @@ def list_administrators(appid):
 @appid_option
 def find_accounts(email, appid):
     """Print the accounts that have a profile with this e-mail address, ignoring case.
+
+    Each has the profiles that hold the address, newest first.
 
     Example: flask find-accounts ada@example.com
     """
@@ -255,16 +276,16 @@ def demo():
         owner = accounts.create_account()["accountid"]
         caller = Account.get_by_id(owner)  # it has what a caller needs
         profileid = operations.create_profile(caller, owner, body)["profileid"]
-    administrator = accounts.create_account(administrator=True)["accountid"]
     user_session = accounts.create_session(owner, DEFAULT_DURATION)
-    administrator_session = accounts.create_session(administrator, DEFAULT_DURATION)
+    administrator_session = accounts.create_administrator(duration=DEFAULT_DURATION)
     user = f"-H 'Authorization: Bearer {user_session['token']}'"
     admin = f"-H 'Authorization: Bearer {administrator_session['token']}'"
     page = f"http://127.0.0.1:{os.environ.get('FLASK_RUN_PORT', 5000)}/"
     form = " ".join(f"--data-urlencode '{name}={body[name]}'" for name in body)
     click.echo(f"""\
-Made an administrator and three accounts with a profile each. With the service running
-(flask run), paste any of these into another terminal, or a token into its page, {page}
+Created an administrator, and three accounts with a profile each. With the service
+running (flask run), paste any of these into another terminal, or a token into its page,
+{page}
 
 # as a user: update-profile (the same values: only updatedAt changes), create-profile
 curl -X PATCH {user} {form} '{page}api/user/update-profile?profileid={profileid}'
@@ -273,4 +294,7 @@ curl -X POST {user} {form} -d default=true '{page}api/user/create-profile?accoun
 # as the administrator: sessions, profiles
 curl {admin} '{page}api/administrator/sessions'
 curl {admin} '{page}api/administrator/profiles?limit=2'
-""")  # noqa: E501
+
+# as the user again: the account's own profiles
+curl {user} '{page}api/user/profiles?accountid={owner}'
+""")  # noqa: E501 (a line of curl is pasted as one line)

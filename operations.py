@@ -26,10 +26,7 @@ def update_profile(caller, profileid, body, *, appid=None, user_profile_fields=N
     fields instead of the configured ones. Raises invalid-profileid, invalid-account,
     invalid-appid, invalid-body, or a field's code.
     """
-    appid = resolve_appid(appid)
-    profile = rows.get_object(Profile, profileid, appid)
-    if profile["accountid"] != caller.accountid or not belongs_to(caller, appid):
-        raise ServiceError("invalid-account")
+    profile = find_own_profile(caller, profileid, appid=appid)
     changes = load_profile(body, user_profile_fields, creating=False)
     return profile | rows.update(Profile, profileid, changes)
 
@@ -64,6 +61,30 @@ def create_profile(
     if profile["accountid"] != accountid:
         raise ServiceError("invalid-idempotency-key")  # two keys have the same hash
     return profile
+
+
+def find_own_profile(caller, profileid, *, appid=None):
+    """Return the caller's own profile.
+
+    Raises invalid-profileid, invalid-account or invalid-appid.
+    """
+    return get_own(Profile, caller, profileid, appid)
+
+
+def find_own_account(caller, accountid, *, appid=None):
+    """Return the caller's own account; its ``profileid`` is the default profile.
+
+    Raises invalid-accountid, invalid-account or invalid-appid.
+    """
+    return get_own(Account, caller, accountid, appid)
+
+
+def get_own(model, caller, identifier, appid):
+    appid = resolve_appid(appid)
+    own = rows.get_object(model, identifier, appid)
+    if own["accountid"] != caller.accountid or not belongs_to(caller, appid):
+        raise ServiceError("invalid-account")
+    return own
 
 
 def load_profile(body, names, *, creating):
@@ -105,6 +126,25 @@ def list_profiles(caller, *, appid=None, accountid=None, **query):
 def list_sessions(caller, *, appid=None, accountid=None, **query):
     """Return the application's sessions, as list_profiles returns the profiles."""
     return read_list(application_listing(Session, caller, appid, accountid), **query)
+
+
+def list_own_profiles(caller, accountid, *, appid=None, **query):
+    """Return the profiles of the caller's own account, as list_profiles does.
+
+    Raises invalid-accountid, invalid-account, invalid-appid, invalid-limit,
+    invalid-offset or invalid-after.
+    """
+    return read_list(own_listing(caller, accountid, appid), **query)
+
+
+def own_listing(caller, accountid, appid):
+    """Return the Listing of the profiles of the caller's own account.
+
+    Raises invalid-accountid, invalid-account or invalid-appid.
+    """
+    account = find_own_account(caller, accountid, appid=appid)
+    scope = {"appid": account["appid"], "accountid": accountid}
+    return Listing(Profile, scope, scope)
 
 
 def application_listing(model, caller, appid, accountid):

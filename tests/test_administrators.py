@@ -72,6 +72,7 @@ def test_a_key_that_is_refused(administrator):
 def test_a_new_session_is_shown_with_its_token(administrator, user, body, duration):
     response = administrator.post(SESSION + user.accountid, **body)
     assert response.status_code == 201
+    assert [*response.json][0] == "token"
     token = response.json["token"]
     (session,) = administrator.get(f"{SESSIONS}?limit=1").json
     assert response.json == session | {"token": token}

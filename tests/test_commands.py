@@ -13,6 +13,7 @@ import pytest
 from service import (
     SERVER,
     SESSIONS,
+    SignedIn,
     assert_error,
     cursor_of,
     execute,
@@ -26,11 +27,13 @@ from service import (
 )
 
 from database import db
-from models import Profile, Session, timestamp
+from models import Account, Profile, Session, timestamp
+from operations import find_own_account, list_own_profiles
 
 COMMANDS = """
-    create-account create-session list-administrators find-accounts set-administrator
-    end-session end-sessions delete-account purge-sessions init-db copy-database demo
+    create-account create-administrator create-session list-administrators
+    find-accounts set-administrator end-session end-sessions delete-account
+    purge-sessions init-db copy-database demo
     """.split()
 ABORT = "BEGIN SELECT RAISE(ABORT, 'no'); END"  # the action of a trigger in SQLite
 
@@ -129,6 +132,7 @@ def test_create_session(app, flask, database_url):
     shop = sign_in(app, administrator=True, appid="Shop")
     assert shop.session["duration"] == 28_800
     session = flask("create-session", shop.accountid, "--duration", "60")
+    assert [*session][0] == "token"
     token = session.pop("token")
     assert re.fullmatch("[0-9a-f]{64}", token)
     assert token not in str(stored(database_url))
@@ -136,6 +140,28 @@ def test_create_session(app, flask, database_url):
     begin = datetime.fromisoformat(session["createdAt"])
     end = datetime.fromisoformat(session["expiresAt"])
     assert (end - begin).total_seconds() == 60
+
+
+def test_create_administrator(app, flask, database_url):
+    """The token is the first property. A repeat creates another administrator."""
+    session = flask("create-administrator", "--appid", "Shop")
+    assert [*session][0] == "token"
+    assert session["duration"] == 31_536_000
+    shop = SignedIn(app)
+    shop.headers = {"Authorization": f"Bearer {session.pop('token')}"}
+    assert shop.get(SESSIONS, headers={"X-Appid": "Shop"}).json == [session]
+    again = flask("create-administrator", "--appid", "Shop", "--duration", "60")
+    assert again["accountid"] != session["accountid"]
+    assert again["duration"] == 60
+
+
+def test_an_administrator_and_its_session_are_stored_both_or_neither(
+    app, fail, database_url
+):
+    execute(database_url, "ALTER TABLE session RENAME TO away")
+    assert fail("create-administrator").startswith("Error: database-unavailable: ")
+    execute(database_url, "ALTER TABLE away RENAME TO session")
+    assert not any(stored(database_url).values())
 
 
 def test_sessions_are_ended(flask, user):
@@ -186,6 +212,20 @@ def test_find_accounts(app, flask, line):
         changed.where(Profile.accountid == accountid).execute()
     data = flask("find-accounts", email)["data"]
     assert [account["accountid"] for account in data] == found.split()
+    for account in data:
+        assert len(account["profiles"]) == 2
+        assert account["profiles"] == list_own_profiles(
+            Account.get_by_id(account["accountid"]), account["accountid"]
+        )
+
+
+@on_sqlite
+def test_find_accounts_shows_the_profiles_that_hold_the_address(flask, user):
+    """Whole, newest first; the account's other profiles are not shown."""
+    made = [user.create(named(name)).json for name in ("Ada", "Eve", "ADA")]
+    account = find_own_account(user.caller, user.accountid)
+    (found,) = flask("find-accounts", "ada@example.com")["data"]
+    assert found == account | {"profiles": [made[2], made[0]]}
 
 
 PURGED = "expiresAt -31", "endedAt -31"
@@ -266,7 +306,7 @@ def test_a_command_waits_for_a_statement_and_a_request_does_not(
 
 def test_the_demo_may_be_repeated(invoke, database_url):
     for _ in range(2):
-        assert invoke("demo").stdout.count("\ncurl ") == 4
+        assert invoke("demo").stdout.count("\ncurl ") == 5
     assert len(stored(database_url)["profile"]) == 6
 
 
@@ -277,8 +317,8 @@ def test_the_lines_of_the_demo_work(serve, database_url):
     service.environment["FLASK_RUN_PORT"] = str(service.port)
     lines = re.findall("(?m)^curl.*", service.flask("demo").stdout)
     answers = [subprocess.check_output(f"{line} -s", shell=True) for line in lines]
-    updated, created, sessions, profiles = map(json.loads, answers)
-    assert profiles == [created, updated]
+    updated, created, sessions, profiles, own = map(json.loads, answers)
+    assert profiles == own == [created, updated]
     assert len(sessions) == 2
 
 

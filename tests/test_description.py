@@ -14,6 +14,9 @@ from validators import PROFILE_FIELDS
 OPERATIONS = """\
 createProfile POST /api/user/create-profile 201 400 401 403 404 413 415 500 503
 updateProfile PATCH /api/user/update-profile 200 400 401 403 404 413 415 500 503
+getOwnAccount GET /api/user/account 200 400 401 403 404 500 503
+getOwnProfile GET /api/user/profile 200 400 401 403 404 500 503
+listOwnProfiles GET /api/user/profiles 200 400 401 403 404 500 503
 listProfiles GET /api/administrator/profiles 200 400 401 403 500 503
 listSessions GET /api/administrator/sessions 200 400 401 403 500 503
 createAccount POST /api/administrator/create-account 201 400 401 403 500 503
