@@ -1,36 +1,47 @@
 """The interface, sentence by sentence, in its order.
 
 A test has the section and the rule in its name; its docstring says what the rule says.
-Most tests make a request, and then the same call in this process: in Python, where the
-interface says NodeJS. ``assert_error(response, status, code)``: the body is
+Most tests send a request, and then make the same call in this process: in Python, where
+the interface says NodeJS. ``assert_error(response, status, code)``: the body is
 ``{"object": "error", "message": code}``. Statuses, and the codes in "Authentication",
 are this service's own. Events and Versioning are not shown: there is nothing to prove.
 """
 
 import re
+import time
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 
 import pytest
-from service import assert_error, sign_in
+from service import assert_error, run, sign_in
 
 from errors import ServiceError, SettingError
 from operations import create_profile, list_profiles, list_sessions, update_profile
 
-MOMENT = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
-# In the reverse order of the mapping table, so that the configured order is not the
-# table's; ten different values.
-BODY = {
-    "website": "https://example.com",
-    "location": "London",
-    "occupation": "Mathematician",
-    "phone": "+44 20 7946 0958",
-    "dob": "1950-01-31",
-    "company-name": "Engines",
-    "display-name": "Ada B.",
-    "display-email": "hello@example.com",
-    "contact-email": "ada@example.com",
-    "full-name": "Ada K",
+TIMESTAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+# The ten fields, in the order of update's rules: the rule, the property, and a value.
+FIELDS = {
+    "full-name": (5, "fullName", "Ada K"),
+    "display-name": (6, "displayName", "Ada B."),
+    "company-name": (7, "companyName", "Engines"),
+    "contact-email": (8, "contactEmail", "ada@example.com"),
+    "display-email": (9, "displayEmail", "hello@example.com"),
+    "dob": (10, "dob", "1950-01-31"),
+    "phone": (11, "phone", "+44 20 7946 0958"),
+    "occupation": (11, "occupation", "Mathematician"),
+    "location": (11, "location", "London"),
+    "website": (11, "website", "https://example.com"),
 }
+BODY = {field: value for field, (_, _, value) in FIELDS.items()}
 CHANGED = {**BODY, "phone": "112"}
+# The reverse order, so that it is neither that of the rules nor that of ``BODY``.
+CONFIGURED = [*reversed(FIELDS)]
+ENDPOINTS = [
+    ("PATCH", "/api/user/update-profile"),
+    ("POST", "/api/user/create-profile"),
+    ("GET", "/api/administrator/sessions"),
+    ("GET", "/api/administrator/profiles"),
+]
 
 
 @pytest.fixture
@@ -40,7 +51,7 @@ def app(make_app):
     A full name has 3 to 6 characters, a display name 4 to 7, a company name 5 to 8.
     """
     app = make_app(
-        USER_PROFILE_FIELDS=",".join(BODY),
+        USER_PROFILE_FIELDS=",".join(CONFIGURED),
         MINIMUM_PROFILE_FULL_NAME_LENGTH="3",
         MAXIMUM_PROFILE_FULL_NAME_LENGTH="6",
         MINIMUM_PROFILE_DISPLAY_NAME_LENGTH="4",
@@ -56,8 +67,7 @@ def app(make_app):
 @pytest.fixture
 def profile(user):
     """A profile of the user."""
-    path = f"/api/user/create-profile?accountid={user.accountid}"
-    return user.post(path, data=BODY).json
+    return user.post(create_path(user), data=BODY).json
 
 
 @pytest.fixture(params=["ordinary", "administrator"])
@@ -71,22 +81,43 @@ def raises(code):
     return pytest.raises(ServiceError, match=f"^{code}$")
 
 
+def create_path(client):
+    """The path that creates a profile of the client's own account."""
+    return f"/api/user/create-profile?accountid={client.accountid}"
+
+
+def update_path(profile):
+    return f"/api/user/update-profile?profileid={profile['profileid']}"
+
+
+def account_of(client):
+    """Every column of the client's account, as it is stored."""
+    return client.caller.__data__
+
+
 # What the service does
 
 
-def test_all_is_scoped_to_one_application(app, user, administrator, profile):
-    """The application is that of the instance, unless the request names another."""
+@pytest.fixture
+def other(app, user):
+    """An administrator of another application, which each of its requests names."""
     other = sign_in(app, administrator=True, appid=f"other-{user.appid}")
-    assert other.headers["X-Appid"] == other.appid  # names another
-    path = f"/api/user/create-profile?accountid={other.accountid}"
-    assert_error(user.post(path, data=BODY), 404, "invalid-accountid")
-    made = other.post(path, data=BODY).json
-    assert made["appid"] == other.appid
-    path = f"/api/user/update-profile?profileid={made['profileid']}"
-    assert_error(user.patch(path, data=BODY), 404, "invalid-profileid")
-    assert other.get("/api/administrator/profiles").json == [made]
+    assert other.headers["X-Appid"] == other.appid
+    return other
+
+
+def test_requests_are_scoped_to_one_application(user, administrator, profile, other):
+    """The application is that of the instance, unless the request names another."""
+    assert_error(user.post(create_path(other), data=BODY), 404, "invalid-accountid")
+    created = other.post(create_path(other), data=BODY).json
+    assert created["appid"] == other.appid
+    response = user.patch(update_path(created), data=BODY)
+    assert_error(response, 404, "invalid-profileid")
+    updated = other.patch(update_path(created), data=CHANGED).json
+    assert other.get("/api/administrator/profiles").json == [updated]
     assert administrator.get("/api/administrator/profiles").json == [profile]
-    assert len(other.get("/api/administrator/sessions").json) == 1
+    (session,) = other.get("/api/administrator/sessions").json
+    assert session["appid"] == other.appid
     query = f"accountid={user.accountid}"
     assert other.get(f"/api/administrator/profiles?{query}").json is None
     assert other.get(f"/api/administrator/sessions?{query}").json is None
@@ -95,29 +126,59 @@ def test_all_is_scoped_to_one_application(app, user, administrator, profile):
     assert_error(response, 401, "sign-in-required")
 
 
+def test_calls_are_scoped_to_one_application(administrator, profile, other):
+    """In this process, ``appid`` names another application."""
+    caller, appid = other.caller, other.appid
+    with raises("invalid-accountid"):
+        create_profile(caller, other.accountid, BODY)
+    created = create_profile(caller, other.accountid, BODY, appid=appid)
+    with raises("invalid-profileid"):
+        update_profile(caller, created["profileid"], BODY)
+    updated = update_profile(caller, created["profileid"], CHANGED, appid=appid)
+    assert updated["phone"] == "112"
+    assert updated["appid"] == appid
+    assert list_profiles(caller, appid=appid) == [updated]
+    assert list_profiles(administrator.caller) == [profile]
+    (session,) = list_sessions(caller, appid=appid)
+    assert session["appid"] == appid
+
+
+def test_fields_count_in_the_body_alone(user, profile):
+    """In the query, neither a field nor ``default`` counts."""
+    account = account_of(user)
+    query = {**CHANGED, "default": "true", "accountid": user.accountid}
+    path = "/api/user/create-profile"
+    assert_error(user.post(path, query_string=query), 400, "invalid-website")
+    created = user.post(path, query_string=query, data=BODY).json
+    assert created["phone"] == BODY["phone"]
+    assert account_of(user) == account
+    query = {**CHANGED, "profileid": profile["profileid"]}
+    path = "/api/user/update-profile"
+    assert_error(user.patch(path, query_string=query), 400, "invalid-website")
+    updated = user.patch(path, query_string=query, data=BODY).json
+    assert updated["phone"] == BODY["phone"]
+
+
 @pytest.mark.parametrize(
     "content_type", ["application/x-www-form-urlencoded", "multipart/form-data"]
 )
 def test_a_body_is_simple_or_multipart(user, content_type):
-    path = f"/api/user/create-profile?accountid={user.accountid}"
-    made = user.post(path, data=BODY, content_type=content_type).json
-    path = f"/api/user/update-profile?profileid={made['profileid']}"
+    created = user.post(create_path(user), data=BODY, content_type=content_type).json
+    path = update_path(created)
     updated = user.patch(path, data=CHANGED, content_type=content_type).json
-    assert made["phone"] == "+44 20 7946 0958"
+    assert created["phone"] == BODY["phone"]
     assert updated["phone"] == "112"
 
 
 def test_each_operation_is_callable_in_process(user, administrator):
     """The errors they raise are proven with each rule below: see ``raises``."""
-    made = create_profile(user.caller, user.accountid, BODY)
-    updated = update_profile(user.caller, made["profileid"], CHANGED)
+    created = create_profile(user.caller, user.accountid, BODY)
+    updated = update_profile(user.caller, created["profileid"], CHANGED)
     assert updated["phone"] == "112"
     assert list_profiles(administrator.caller) == [updated]
     assert administrator.get("/api/administrator/profiles").json == [updated]
     sessions = list_sessions(administrator.caller)
     assert sessions == administrator.get("/api/administrator/sessions").json
-    with raises("invalid-phone"):  # every field is a string
-        update_profile(user.caller, made["profileid"], {**BODY, "phone": 112})
 
 
 # Resources and their fields
@@ -125,8 +186,7 @@ def test_each_operation_is_callable_in_process(user, administrator):
 
 def test_profile_has_the_properties_of_the_table(user):
     """Each field is stored under its property. No other property, such as a state."""
-    path = f"/api/user/create-profile?accountid={user.accountid}"
-    response = user.post(path, data=BODY)
+    response = user.post(create_path(user), data=BODY)
     profile = response.json
     assert response.status_code == 201
     assert profile == {
@@ -134,39 +194,30 @@ def test_profile_has_the_properties_of_the_table(user):
         "object": "profile",
         "appid": user.appid,
         "accountid": user.accountid,
-        "companyName": "Engines",
-        "fullName": "Ada K",
-        "contactEmail": "ada@example.com",
-        "displayEmail": "hello@example.com",
-        "displayName": "Ada B.",
-        "phone": "+44 20 7946 0958",
-        "occupation": "Mathematician",
-        "location": "London",
-        "dob": "1950-01-31",
-        "website": "https://example.com",
+        **{property: value for _, property, value in FIELDS.values()},
         "fields": None,
         "createdAt": profile["createdAt"],
         "updatedAt": profile["updatedAt"],
     }
     assert re.fullmatch("prof_[0-9a-f]{16}", profile["profileid"])
     assert re.fullmatch("acct_[0-9a-f]{16}", profile["accountid"])
-    assert re.fullmatch(MOMENT, profile["createdAt"])
-    assert re.fullmatch(MOMENT, profile["updatedAt"])
+    assert re.fullmatch(TIMESTAMP, profile["createdAt"])
+    assert re.fullmatch(TIMESTAMP, profile["updatedAt"])
 
 
 @pytest.mark.parametrize("field", ["phone", "location"])
-def test_profile_properties_are_null_until_set(make_app, field):
-    """Create ignores the fields that are not configured."""
+def test_profile_properties_are_null_until_set(make_app, profile, field):
+    """They are null, not left out. Create ignores fields that are not configured."""
     user = sign_in(make_app(USER_PROFILE_FIELDS=field))
-    path = f"/api/user/create-profile?accountid={user.accountid}"
-    profile = user.post(path, data=BODY).json
-    always = {"profileid", "object", "appid", "accountid", "createdAt", "updatedAt"}
-    given = {name for name, value in profile.items() if value is not None}
-    assert given == {*always, field}
+    created = user.post(create_path(user), data={**BODY, "dob": "abc"}).json
+    assert created.keys() == profile.keys()
+    unset = {name for name, value in created.items() if value is None}
+    properties = {property for _, property, _ in FIELDS.values()}
+    assert unset == {*properties, "fields"} - {field}
 
 
 def test_no_other_field_can_be_configured(make_app):
-    """The full set of configurable profile input fields is the ten of ``BODY``."""
+    """The full set of configurable profile input fields is the ten of ``FIELDS``."""
     with pytest.raises(SettingError, match="USER_PROFILE_FIELDS=phone,fax"):
         make_app(USER_PROFILE_FIELDS="phone,fax")
 
@@ -193,7 +244,45 @@ def test_session_has_the_properties_of_the_table(administrator):
     # In the interface, <CSRF_TOKEN> stands for it.
     assert re.fullmatch("[0-9a-f]{64}", session["csrfToken"])
     for name in ("expiresAt", "lastVerifiedAt", "createdAt", "updatedAt"):
-        assert re.fullmatch(MOMENT, session[name])
+        assert re.fullmatch(TIMESTAMP, session[name])
+
+
+@pytest.fixture
+def tokyo(monkeypatch):
+    """The process runs in a time zone that is not UTC."""
+    monkeypatch.setenv("TZ", "JST-9")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def utc_now():
+    """The clock, in the form of the interface's timestamps."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    return now.replace("+00:00", "Z")
+
+
+def test_timestamps_are_utc(app, user, tokyo):
+    """``createdAt`` is when it was created, ``updatedAt`` when it was changed."""
+    before = utc_now()
+    profile = user.post(create_path(user), data=BODY).json
+    session = run(app, "create-session", user.accountid, "--duration", "60")
+    time.sleep(0.002)  # so that the changes are in another millisecond
+    between = utc_now()
+    updated = user.patch(update_path(profile), data=CHANGED).json
+    ended = run(app, "end-session", session["sessionid"])
+    after = utc_now()
+    for created, changed in ((profile, updated), (session, ended)):
+        assert before <= created["createdAt"] < between
+        assert created["updatedAt"] == created["createdAt"]
+        assert between <= changed["updatedAt"] <= after
+        assert changed["createdAt"] == created["createdAt"]
+    assert session["lastVerifiedAt"] == session["createdAt"]
+    assert session["duration"] == 60
+    created_at = datetime.fromisoformat(session["createdAt"])
+    expires_at = datetime.fromisoformat(session["expiresAt"])
+    assert expires_at - created_at == timedelta(seconds=60)
 
 
 # States and transitions
@@ -211,23 +300,65 @@ def test_session_has_ended_or_not(user, administrator):
 
 # Endpoints: PATCH /api/user/update-profile?profileid=<profile_id>
 
+# Query. ``profileid`` is required: rule 1.
 
-def test_update_ignores_fields_that_are_not_configured(make_app, user, profile):
-    """A configured field is required; otherwise it is neither required nor changed."""
+# Body
+
+
+@pytest.mark.parametrize("value", [112, True, ["112"]], ids=repr)
+def test_every_field_is_a_string(user, profile, value):
+    """In update and create. Only JSON, or a call, can send a value of another type."""
+    body = {**BODY, "phone": value}
+    assert_error(user.patch(update_path(profile), json=body), 400, "invalid-phone")
+    with raises("invalid-phone"):
+        update_profile(user.caller, profile["profileid"], body)
+    assert_error(user.post(create_path(user), json=body), 400, "invalid-phone")
+    with raises("invalid-phone"):
+        create_profile(user.caller, user.accountid, body)
+
+
+def test_update_ignores_fields_that_are_not_configured(
+    make_app, user, administrator, profile
+):
+    """A configured field is required; any other is ignored and left unchanged."""
     phone_only = make_app(APPID=user.appid, USER_PROFILE_FIELDS="phone")
-    path = f"/api/user/update-profile?profileid={profile['profileid']}"
     body = {"phone": "112", "location": "Paris", "full-name": ""}
-    updated = phone_only.test_client().patch(path, data=body, headers=user.headers).json
+    client = phone_only.test_client()
+    path = update_path(profile)
+    updated = client.patch(path, data=body, headers=user.headers).json
     assert updated == profile | {"phone": "112", "updatedAt": updated["updatedAt"]}
+    assert list_profiles(administrator.caller) == [updated]
 
 
-@pytest.mark.parametrize(
-    "path", ["/api/user/update-profile", "/api/user/update-profile?profileid="]
-)
-def test_update_rule_1_without_a_profileid(user, profile, path):
+def test_other_names_in_a_body_are_ignored(user, administrator, profile):
+    """In update and create. In an update, ``default`` is one of them."""
+    account = account_of(user)
+    others = {
+        "accountid": administrator.accountid,
+        "appid": "elsewhere",
+        "createdAt": "2001-01-01T00:00:00.000Z",
+        "fields": "phone",
+        "fullName": "Grace",
+    }
+    body = {**CHANGED, **others, "default": "true"}
+    updated = user.patch(update_path(profile), data=body).json
+    assert updated == profile | {"phone": "112", "updatedAt": updated["updatedAt"]}
+    created = user.post(create_path(user), data={**BODY, **others}).json
+    for name, value in others.items():
+        assert created[name] != value
+    assert list_profiles(administrator.caller) == [created, updated]
+    assert account_of(user) == account
+
+
+# Rules
+
+
+@pytest.mark.parametrize("query", ["", "?profileid="])
+def test_update_rule_1_without_a_profileid(user, profile, query):
     """When the query has no ``profileid``, then error ``invalid-profileid``."""
     body = {**BODY, "profileid": profile["profileid"]}  # one in the body does not count
-    assert_error(user.patch(path, data=body), 400, "invalid-profileid")
+    response = user.patch(f"/api/user/update-profile{query}", data=body)
+    assert_error(response, 400, "invalid-profileid")
     with raises("invalid-profileid"):
         update_profile(user.caller, None, BODY)
 
@@ -242,156 +373,178 @@ def test_update_rule_2_an_unknown_profile(user):
 
 def test_update_rule_3_a_profile_of_another_account(another, administrator, profile):
     """The caller may not access the profile: ``invalid-account``, nothing is stored."""
-    path = f"/api/user/update-profile?profileid={profile['profileid']}"
-    assert_error(another.patch(path, data=CHANGED), 403, "invalid-account")
+    response = another.patch(update_path(profile), data=CHANGED)
+    assert_error(response, 403, "invalid-account")
     with raises("invalid-account"):
         update_profile(another.caller, profile["profileid"], CHANGED)
     assert list_profiles(administrator.caller) == [profile]
 
 
-TOO_SHORT = {**BODY, "company-name": "1234", "full-name": None}
+# The configured order: website, location, … company-name, display-name, full-name.
+BOTH_WRONG = {**BODY, "full-name": "", "company-name": "1234", "default": "true"}
 first_failure = pytest.mark.parametrize(
     "body, code",
     [
-        ({"website": "w"}, "invalid-location"),
-        (TOO_SHORT, "invalid-company-name-length"),
+        pytest.param(None, "invalid-website", id="no body"),
+        pytest.param({"website": "w"}, "invalid-location", id="location is missing"),
+        pytest.param(BOTH_WRONG, "invalid-company-name-length", id="two are wrong"),
     ],
 )
 
 
 @first_failure
 def test_update_rule_4_first_failure_counts(user, administrator, profile, body, code):
-    """First in configured order: website, location, and so on. Nothing is stored."""
-    path = f"/api/user/update-profile?profileid={profile['profileid']}"
-    assert_error(user.patch(path, data=body), 400, code)
+    """The first in configured order, whatever the body's order. Nothing is stored."""
+    assert_error(user.patch(update_path(profile), data=body), 400, code)
     with raises(code):
         update_profile(user.caller, profile["profileid"], body)
     assert list_profiles(administrator.caller) == [profile]
 
 
-# Rules 5 to 11: the field, what is sent, and the code. Each field must be present and
-# non-empty. None: a form leaves the field out; in this process the value is None.
-REFUSED = {
-    f"rules 5 to 11: {kind} {field}": (field, text, f"invalid-{field}")
-    for field in BODY
-    for kind, text in {"missing": None, "empty": ""}.items()
-} | {
-    # Rules 5 to 7: of at least the minimum and at most the maximum of characters.
-    "rule 5: too short": ("full-name", "12", "invalid-full-name-length"),
-    "rule 5: too long": ("full-name", "1234567", "invalid-full-name-length"),
-    "rule 6: too short": ("display-name", "123", "invalid-display-name-length"),
-    "rule 6: too long": ("display-name", "12345678", "invalid-display-name-length"),
-    "rule 7: too short": ("company-name", "1234", "invalid-company-name-length"),
-    "rule 7: too long": ("company-name", "123456789", "invalid-company-name-length"),
-    # Rules 8 and 9: with an @ that is not the first character.
-    "rule 8: without @": ("contact-email", "ada", "invalid-contact-email"),
-    "rule 8: @ is first": ("contact-email", "@example", "invalid-contact-email"),
-    "rule 9: without @": ("display-email", "ada", "invalid-display-email"),
-    "rule 9: @ is first": ("display-email", "@example", "invalid-display-email"),
-    # Rule 10: a date.
-    "rule 10: not a date": ("dob", "abc", "invalid-dob"),
-    "rule 10: not a real date": ("dob", "1950-02-30", "invalid-dob"),
+# What the rules refuse, beside a field that is missing or empty.
+INVALID = {
+    "contact-email": {"without @": "ada", "@ is first": "@example"},
+    "display-email": {"without @": "ada", "@ is first": "@example"},
+    "dob": {"not a date": "abc", "not a real date": "1950-02-30"},
 }
+# A full name has 3 to 6 characters, a display name 4 to 7, a company name 5 to 8. In
+# bytes, or in UTF-16, the short ones would be long enough.
+INVALID_LENGTH = {
+    "full-name": {"too short": "é😀", "too long": "1234567"},
+    "display-name": {"too short": "é😀é", "too long": "12345678"},
+    "company-name": {"too short": "é😀é😀", "too long": "123456789"},
+}
+# By id: the field, what is sent, and the code. None: a form leaves the field out; in
+# this process the value is None.
+REFUSED = {}
+for field, (rule, _, _) in FIELDS.items():
+    for kind, value in {"missing": None, "empty": "", **INVALID.get(field, {})}.items():
+        row = (field, value, f"invalid-{field}")
+        REFUSED[f"update rule {rule}: {field}, {kind}"] = row
+    for kind, value in INVALID_LENGTH.get(field, {}).items():
+        row = (field, value, f"invalid-{field}-length")
+        REFUSED[f"update rule {rule}: {field}, {kind}"] = row
 
 
-@pytest.mark.parametrize("field, text, code", REFUSED.values(), ids=REFUSED)
-def test_update_rules_5_to_11_what_is_refused(user, profile, field, text, code):
+@pytest.mark.parametrize("field, value, code", REFUSED.values(), ids=REFUSED)
+def test_update_rules_5_to_11_what_is_refused(user, profile, field, value, code):
     """The code of each rule. The id of a failed test names the rule."""
-    path = f"/api/user/update-profile?profileid={profile['profileid']}"
-    body = {**BODY, field: text}
-    assert_error(user.patch(path, data=body), 400, code)
+    body = {**BODY, field: value}
+    assert_error(user.patch(update_path(profile), data=body), 400, code)
     with raises(code):
         update_profile(user.caller, profile["profileid"], body)
 
 
-# Rules 5 to 11: the field, what is sent, the property, and its value.
+# By id: the field, what is sent, and the value that is stored. A full name has 3 to 6
+# characters, a display name 4 to 7, a company name 5 to 8. In bytes, or in UTF-16, the
+# longest ones would be too long.
 STORED = {
-    "rule 5: shortest": ("full-name", "123", "fullName", "123"),
-    "rule 5: longest": ("full-name", "123456", "fullName", "123456"),
-    "rule 5: characters, not bytes": ("full-name", "éééééé", "fullName", "éééééé"),
-    "rule 6: shortest": ("display-name", "1234", "displayName", "1234"),
-    "rule 6: longest": ("display-name", "1234567", "displayName", "1234567"),
-    "rule 7: shortest": ("company-name", "12345", "companyName", "12345"),
-    "rule 7: longest": ("company-name", "12345678", "companyName", "12345678"),
-    "rule 10": ("dob", "February 1, 1950", "dob", "1950-02-01"),
-    "rule 11: phone": ("phone", "112", "phone", "112"),
-    "rule 11: occupation": ("occupation", "Poet", "occupation", "Poet"),
-    "rule 11: location": ("location", "Paris", "location", "Paris"),
-    "rule 11: website": ("website", "w", "website", "w"),
+    "update rule 5: shortest": ("full-name", "é😀é", "é😀é"),
+    "update rule 5: longest": ("full-name", "é😀é😀é😀", "é😀é😀é😀"),
+    "update rule 6: shortest": ("display-name", "é😀é😀", "é😀é😀"),
+    "update rule 6: longest": ("display-name", "é😀é😀é😀é", "é😀é😀é😀é"),
+    "update rule 7: shortest": ("company-name", "é😀é😀é", "é😀é😀é"),
+    "update rule 7: longest": ("company-name", "é😀é😀é😀é😀", "é😀é😀é😀é😀"),
+    "update rule 8: an address": ("contact-email", "a@b.co", "a@b.co"),
+    "update rule 9: an address": ("display-email", "a@b.co", "a@b.co"),
+    "update rule 10: YYYY-MM-DD": ("dob", "February 1, 1950", "1950-02-01"),
+} | {
+    f"update rule 11: {field}": (field, "x", "x")
+    for field, (rule, _, _) in FIELDS.items()
+    if rule == 11
 }
-# Create refuses these two: its rule 4.
+# Update needs an "@" that is not the first character; create refuses these: its rule 4.
+NO_ADDRESSES = {
+    "nothing after @": "a@",
+    "a blank before @": " @",
+    "no dot": "ada@example",
+    "255 characters": f"{'x' * 243}@example.com",
+}
 UPDATED = STORED | {
-    "rule 8": ("contact-email", "a@", "contactEmail", "a@"),
-    "rule 9": ("display-email", "a@", "displayEmail", "a@"),
+    f"update rule {rule}: {field}, {kind}": (field, value, value)
+    for field, rule in (("contact-email", 8), ("display-email", 9))
+    for kind, value in NO_ADDRESSES.items()
 }
 
 
-@pytest.mark.parametrize("field, text, property, value", UPDATED.values(), ids=UPDATED)
+@pytest.mark.parametrize("field, sent, stored", UPDATED.values(), ids=UPDATED)
 def test_update_rules_5_to_11_what_is_stored(
-    user, administrator, profile, field, text, property, value
+    user, administrator, profile, field, sent, stored
 ):
     """Each field is stored under its property; the response has the new values."""
-    path = f"/api/user/update-profile?profileid={profile['profileid']}"
-    response = user.patch(path, data={**BODY, field: text})
+    response = user.patch(update_path(profile), data={**BODY, field: sent})
+    _, property, _ = FIELDS[field]
     updated_at = response.json["updatedAt"]
     assert response.status_code == 200
-    assert response.json == profile | {property: value, "updatedAt": updated_at}
-    assert re.fullmatch(MOMENT, updated_at)
-    assert updated_at >= profile["updatedAt"]
+    assert response.json == profile | {property: stored, "updatedAt": updated_at}
     assert list_profiles(administrator.caller) == [response.json]
 
 
 def test_update_rule_12_the_stored_profile_is_updated(user, administrator, profile):
-    """No other profile is changed. Cached copies of it are discarded."""
-    # "Only the validated fields": test_update_ignores_fields_that_are_not_configured.
-    path = f"/api/user/create-profile?accountid={user.accountid}"
-    second = user.post(path, data=BODY).json
+    """Only the validated fields are changed. Cached copies of it are discarded."""
+    # Fields that are not validated: test_update_ignores_fields_that_are_not_configured.
+    second = user.post(create_path(user), data=BODY).json
     assert administrator.get("/api/administrator/profiles").json == [second, profile]
-    path = f"/api/user/update-profile?profileid={profile['profileid']}"
-    updated = user.patch(path, data=CHANGED).json
+    updated = user.patch(update_path(profile), data=CHANGED).json
     assert updated == profile | {"phone": "112", "updatedAt": updated["updatedAt"]}
     assert administrator.get("/api/administrator/profiles").json == [second, updated]
 
 
 def test_update_rule_13_a_missing_body_is_an_empty_one(user, profile):
     """A missing body is treated as an empty body."""
-    path = f"/api/user/update-profile?profileid={profile['profileid']}"
-    assert_error(user.patch(path), 400, "invalid-website")
+    assert_error(user.patch(update_path(profile)), 400, "invalid-website")
     with raises("invalid-website"):
         update_profile(user.caller, profile["profileid"], None)
 
 
+# Response. The profile with the new values: rules 5 to 11.
+
+
 # Endpoints: POST /api/user/create-profile?accountid=<account_id>
 
+# Query. ``accountid`` is required: rule 1.
 
-def test_create_with_default_true(user):
-    """The new profile becomes the account's default."""
-    # The account's ``profileid`` is set to that of the profile.
-    path = f"/api/user/create-profile?accountid={user.accountid}"
+# Body. Every field is a string: see update's body.
+
+
+def test_create_with_default_true(user, administrator):
+    """The new profile becomes the account's default: its ``profileid`` is set to it."""
+    account = account_of(user)
     body = {**BODY, "default": "true"}
-    first = user.post(path, data=body).json
-    assert user.caller.profileid == first["profileid"]
+    first = user.post(create_path(user), data=body).json
+    changed = account_of(user)
+    default = {"profileid": first["profileid"], "updatedAt": changed["updatedAt"]}
+    assert changed == account | default
+    assert administrator.caller.profileid is None
     second = create_profile(user.caller, user.accountid, body)
     assert user.caller.profileid == second["profileid"]
 
 
-@pytest.mark.parametrize("default", [None, "", "false", "True", "1"])
+@pytest.mark.parametrize(
+    "default",
+    [None, "", "false", "True", "TRUE", "true ", " true", "1", ["false", "true"]],
+    ids=repr,
+)
 def test_create_with_any_other_default(user, default):
     """Any other value than exactly ``true`` leaves the account unchanged."""
-    path = f"/api/user/create-profile?accountid={user.accountid}"
-    first = user.post(path, data={**BODY, "default": "true"}).json
-    response = user.post(path, data={**BODY, "default": default})
-    assert response.status_code == 201
-    assert user.caller.profileid == first["profileid"]
+    user.post(create_path(user), data={**BODY, "default": "true"})
+    account = account_of(user)
+    body = {**BODY, "default": default}
+    assert user.post(create_path(user), data=body).status_code == 201
+    assert account_of(user) == account
+    create_profile(user.caller, user.accountid, body)
+    assert account_of(user) == account
 
 
-@pytest.mark.parametrize(
-    "path", ["/api/user/create-profile", "/api/user/create-profile?accountid="]
-)
-def test_create_rule_1_without_an_accountid(user, path):
+# Rules
+
+
+@pytest.mark.parametrize("query", ["", "?accountid="])
+def test_create_rule_1_without_an_accountid(user, query):
     """When the query has no ``accountid``, then ``invalid-accountid``."""
     body = {**BODY, "accountid": user.accountid}  # one in the body does not count
-    assert_error(user.post(path, data=body), 400, "invalid-accountid")
+    response = user.post(f"/api/user/create-profile{query}", data=body)
+    assert_error(response, 400, "invalid-accountid")
     with raises("invalid-accountid"):
         create_profile(user.caller, None, BODY)
 
@@ -406,49 +559,50 @@ def test_create_rule_2_an_unknown_account(user):
 
 def test_create_rule_3_an_account_of_another_user(user, another, administrator):
     """The caller may not access the account: ``invalid-account``, nothing is stored."""
-    path = f"/api/user/create-profile?accountid={user.accountid}"
-    assert_error(another.post(path, data=BODY), 403, "invalid-account")
+    account = account_of(user)
+    body = {**BODY, "default": "true"}
+    assert_error(another.post(create_path(user), data=body), 403, "invalid-account")
     with raises("invalid-account"):
-        create_profile(another.caller, user.accountid, BODY)
+        create_profile(another.caller, user.accountid, body)
     assert administrator.get("/api/administrator/profiles").data == b"null\n"
+    assert account_of(user) == account
 
 
 @first_failure
 def test_create_rule_4_first_failure_counts(user, administrator, body, code):
     """Update's rule 4: the first in configured order. Nothing is stored."""
-    path = f"/api/user/create-profile?accountid={user.accountid}"
-    assert_error(user.post(path, data=body), 400, code)
+    account = account_of(user)
+    assert_error(user.post(create_path(user), data=body), 400, code)
     with raises(code):
         create_profile(user.caller, user.accountid, body)
     assert list_profiles(administrator.caller) is None
+    assert account_of(user) == account
 
 
 # Update's rules 5 to 11, with one difference: an address must also be valid.
 NOT_CREATED = REFUSED | {
-    "rule 4: contact": ("contact-email", "ada@example", "invalid-contact-email"),
-    "rule 4: display": ("display-email", "ada@example", "invalid-display-email"),
+    f"create rule 4: {field}, {kind}": (field, value, f"invalid-{field}")
+    for field in ("contact-email", "display-email")
+    for kind, value in NO_ADDRESSES.items()
 }
 
 
-@pytest.mark.parametrize("field, text, code", NOT_CREATED.values(), ids=NOT_CREATED)
-def test_create_rule_4_what_is_refused(user, field, text, code):
+@pytest.mark.parametrize("field, value, code", NOT_CREATED.values(), ids=NOT_CREATED)
+def test_create_rule_4_what_is_refused(user, field, value, code):
     """The code of each rule. The id of a failed test names the rule."""
-    path = f"/api/user/create-profile?accountid={user.accountid}"
-    body = {**BODY, field: text}
-    assert_error(user.post(path, data=body), 400, code)
+    body = {**BODY, field: value}
+    assert_error(user.post(create_path(user), data=body), 400, code)
     with raises(code):
         create_profile(user.caller, user.accountid, body)
 
 
-@pytest.mark.parametrize("field, text, property, value", STORED.values(), ids=STORED)
-def test_create_rule_4_what_is_stored(
-    user, administrator, field, text, property, value
-):
+@pytest.mark.parametrize("field, sent, stored", STORED.values(), ids=STORED)
+def test_create_rule_4_what_is_stored(user, administrator, field, sent, stored):
     """Update's rules 5 to 11. Each field is stored under its property."""
-    path = f"/api/user/create-profile?accountid={user.accountid}"
-    made = user.post(path, data={**BODY, field: text}).json
-    assert made[property] == value
-    assert list_profiles(administrator.caller) == [made]
+    created = user.post(create_path(user), data={**BODY, field: sent}).json
+    _, property, _ = FIELDS[field]
+    assert created[property] == stored
+    assert list_profiles(administrator.caller) == [created]
 
 
 def test_create_rule_5_the_stored_profile_is_returned(user, administrator, profile):
@@ -456,6 +610,9 @@ def test_create_rule_5_the_stored_profile_is_returned(user, administrator, profi
     assert profile["accountid"] == user.accountid
     assert profile["appid"] == user.appid
     assert administrator.get("/api/administrator/profiles").json == [profile]
+
+
+# Response. The profile: test_profile_has_the_properties_of_the_table.
 
 
 # Endpoints: GET /api/administrator/sessions
@@ -474,18 +631,21 @@ def sessions(app, administrator):
 pages = pytest.mark.parametrize(
     "query, start, end",
     [
-        ("", 0, 2),  # the defaults: PAGE_SIZE and 0
-        ("?limit=3", 0, 3),
-        ("?offset=1", 1, 3),
-        ("?limit=1&offset=1", 1, 2),
-        ("?all=false&limit=1&offset=1", 0, 4),  # not empty, so it counts
-        ("?all=&limit=1&offset=1", 1, 2),
+        ({}, 0, 2),  # the defaults: PAGE_SIZE and 0
+        ({"limit": 3}, 0, 3),
+        ({"offset": 1}, 1, 3),
+        ({"limit": 1, "offset": 1}, 1, 2),
+        ({"all": "false", "limit": 1, "offset": 1}, 0, 4),  # not empty, so it counts
+        ({"all": "", "limit": 1, "offset": 1}, 1, 2),
     ],
+    ids=repr,
 )
 # Of four rows, these queries match none.
 none_matches = pytest.mark.parametrize(
-    "query", [{"accountid": "acct_0123456789abcdef"}, {"offset": 4}]
+    "query", [{"accountid": "acct_0123456789abcdef"}, {"offset": 4}], ids=repr
 )
+
+# Query. ``all``, ``limit`` and ``offset``: rule 2.
 
 
 def test_sessions_of_one_account(administrator, sessions):
@@ -498,35 +658,53 @@ def test_sessions_of_one_account(administrator, sessions):
     assert list_sessions(administrator.caller, accountid=accountid) == [session]
 
 
-def test_sessions_rule_1_newest_first(administrator, sessions):
-    """Sessions are ordered by ``createdAt``, newest first."""
+# Rules
+
+
+def test_sessions_rule_1_newest_first(app, administrator, sessions):
+    """By ``createdAt``, newest first, whatever is changed or expires last."""
+    newest = run(app, "create-session", administrator.accountid, "--duration", "60")
+    oldest_but_one = run(app, "end-session", sessions[2]["sessionid"])
+    del newest["token"]
+    expected = [newest, *sessions[:2], oldest_but_one, sessions[3]]
     found = administrator.get("/api/administrator/sessions?all=true").json
-    assert found == sessions
-    assert list_sessions(administrator.caller, all=True) == sessions
+    assert found == expected
+    assert list_sessions(administrator.caller, all=True) == expected
 
 
 @pages
 def test_sessions_rule_2_a_slice(administrator, sessions, query, start, end):
     """At most ``limit`` from ``offset``; a non-empty ``all`` returns every row."""
-    response = administrator.get(f"/api/administrator/sessions{query}")
+    response = administrator.get("/api/administrator/sessions", query_string=query)
     assert response.status_code == 200
     assert response.json == sessions[start:end]
+    assert list_sessions(administrator.caller, **query) == sessions[start:end]
 
 
 @none_matches
 def test_sessions_rule_3_null_when_none_matches(administrator, sessions, query):
     """When no session matches, the result is null rather than an empty array."""
     response = administrator.get("/api/administrator/sessions", query_string=query)
+    assert response.status_code == 200
     assert response.data == b"null\n"
     assert list_sessions(administrator.caller, **query) is None
 
 
-def test_sessions_rule_4_token_hash_is_redacted(administrator):
+def test_sessions_rule_4_token_hash_is_redacted(user, administrator):
     """Each element is a session object with ``tokenHash`` redacted."""
-    (session,) = administrator.get("/api/administrator/sessions?all=true").json
-    assert session["object"] == "session"
-    assert "tokenHash" not in session
-    assert list_sessions(administrator.caller) == [session]
+    response = administrator.get("/api/administrator/sessions?all=true")
+    assert [session["object"] for session in response.json] == ["session", "session"]
+    for client in (user, administrator):
+        token_hash = sha256(client.token.encode()).hexdigest()
+        assert token_hash not in response.text  # nor under any other name
+        assert client.token not in response.text
+    assert "tokenHash" not in response.text
+    first, second = response.json
+    assert first["csrfToken"] != second["csrfToken"]
+    assert list_sessions(administrator.caller) == response.json
+
+
+# Response. An array of session objects: rule 1.
 
 
 # Endpoints: GET /api/administrator/profiles
@@ -535,11 +713,13 @@ def test_sessions_rule_4_token_hash_is_redacted(administrator):
 @pytest.fixture
 def profiles(user, administrator):
     """Newest first: the user's, the administrator's, two more of the user's."""
-    made = []
+    created = []
     for owner in (user, user, administrator, user):
-        path = f"/api/user/create-profile?accountid={owner.accountid}"
-        made.append(owner.post(path, data=BODY).json)
-    return made[::-1]
+        created.append(owner.post(create_path(owner), data=BODY).json)
+    return created[::-1]
+
+
+# Query. ``all``, ``limit`` and ``offset``: rule 2.
 
 
 def test_profiles_of_one_account(user, administrator, profiles):
@@ -550,6 +730,9 @@ def test_profiles_of_one_account(user, administrator, profiles):
     assert administrator.get(f"{path}&all=true").json == own
     query = {"accountid": user.accountid, "limit": 1, "offset": 1}
     assert list_profiles(administrator.caller, **query) == [profiles[2]]
+
+
+# Rules
 
 
 def test_profiles_rule_1_newest_first(user, administrator, profiles):
@@ -563,38 +746,51 @@ def test_profiles_rule_1_newest_first(user, administrator, profiles):
 @pages
 def test_profiles_rule_2_a_slice(administrator, profiles, query, start, end):
     """At most ``limit`` from ``offset``; a non-empty ``all`` returns every row."""
-    response = administrator.get(f"/api/administrator/profiles{query}")
+    response = administrator.get("/api/administrator/profiles", query_string=query)
     assert response.status_code == 200
     assert response.json == profiles[start:end]
+    assert list_profiles(administrator.caller, **query) == profiles[start:end]
 
 
 @none_matches
 def test_profiles_rule_3_null_when_none_matches(administrator, profiles, query):
     """When no profile matches, the result is null rather than an empty array."""
     response = administrator.get("/api/administrator/profiles", query_string=query)
+    assert response.status_code == 200
     assert response.data == b"null\n"
     assert list_profiles(administrator.caller, **query) is None
+
+
+# Response. An array of profile objects: rule 1.
 
 
 # Authentication. "The user operations act only on the caller's own account and
 # profiles": rule 3 of update and of create.
 
 
-@pytest.mark.parametrize(
-    "method, path",
-    [
-        ("PATCH", "/api/user/update-profile"),
-        ("POST", "/api/user/create-profile"),
-        ("GET", "/api/administrator/sessions"),
-        ("GET", "/api/administrator/profiles"),
-    ],
-)
+@pytest.mark.parametrize("method, path", ENDPOINTS)
 def test_each_request_needs_a_session(client, method, path):
     """Without a token, or with a wrong one, a request is refused."""
     assert_error(client.open(path, method=method), 401, "sign-in-required")
     wrong = {"Authorization": f"Bearer {'0' * 64}"}
     response = client.open(path, method=method, headers=wrong)
     assert_error(response, 401, "sign-in-required")
+
+
+def test_the_session_must_still_run(app, user, administrator):
+    """A session that was ended, or that has expired, is refused."""
+    run(app, "end-session", user.session["sessionid"])
+    session = run(app, "create-session", user.accountid, "--duration", "1")
+    time.sleep(1)
+    expired = {"Authorization": f"Bearer {session['token']}"}
+    for method, path in ENDPOINTS:
+        response = user.open(path, method=method)
+        assert_error(response, 401, "sign-in-required")
+        response = user.open(path, method=method, headers=expired)
+        assert_error(response, 401, "sign-in-required")
+    newest = administrator.get("/api/administrator/sessions").json[0]
+    assert newest["sessionid"] == session["sessionid"]
+    assert newest["ended"] is True
 
 
 @pytest.mark.parametrize(
@@ -622,19 +818,53 @@ def test_administrator_operations_are_for_administrators(user, path, operation):
 # - The six lengths: rules 5 to 7 of REFUSED and STORED. PAGE_SIZE: ``pages``, first.
 
 
-def test_user_profile_fields_of_one_call(make_app, user, profile):
+@pytest.mark.parametrize(
+    "fields, changes",
+    [
+        (["location"], {"location": "Paris"}),
+        (["location", "location"], {"location": "Paris"}),
+        ([], {}),  # no field is required, and none is stored
+    ],
+    ids=["one", "the same twice", "none"],
+)
+def test_user_profile_fields_of_one_call(make_app, user, profile, fields, changes):
     """``userProfileFields``, in this process: a list that replaces the setting."""
     phone_only = make_app(APPID=user.appid, USER_PROFILE_FIELDS="phone")
-    options = {"user_profile_fields": ["location"]}
     body = {"phone": "112", "location": "Paris"}
+    options = {"user_profile_fields": fields}
     with phone_only.app_context():
-        made = create_profile(user.caller, user.accountid, body, **options)
+        created = create_profile(user.caller, user.accountid, body, **options)
         updated = update_profile(user.caller, profile["profileid"], body, **options)
-        with raises("invalid-location"):
-            create_profile(user.caller, user.accountid, {}, **options)
-    assert made["phone"] is None
-    assert made["location"] == "Paris"
-    assert updated == profile | {"location": "Paris", "updatedAt": updated["updatedAt"]}
-    path = f"/api/user/create-profile?accountid={user.accountid}"
-    body["userProfileFields"] = "phone"  # does nothing in a body
-    assert_error(user.post(path, data=body), 400, "invalid-website")
+    assert created["phone"] is None
+    assert created["location"] == changes.get("location")
+    assert updated == profile | changes | {"updatedAt": updated["updatedAt"]}
+
+
+def test_user_profile_fields_are_required_in_their_order(user):
+    """Over HTTP, nothing replaces the setting."""
+    fields = ["location", "dob"]
+    with raises("invalid-location"):
+        create_profile(user.caller, user.accountid, {}, user_profile_fields=fields)
+    body = {"phone": "112", "userProfileFields": "phone"}
+    assert_error(user.post(create_path(user), data=body), 400, "invalid-website")
+
+
+def test_user_profile_fields_is_not_a_string(user, administrator):
+    """A string is refused: it is not a list of one name."""
+    with pytest.raises((ServiceError, TypeError)):
+        create_profile(user.caller, user.accountid, BODY, user_profile_fields="dob")
+    assert list_profiles(administrator.caller) is None
+
+
+@pytest.mark.parametrize("field", INVALID_LENGTH)
+def test_a_minimum_of_0_and_the_default_maximum(make_app, field):
+    """A minimum of 0 does not allow an empty name. The default maximum is 50."""
+    setting = field.upper().replace("-", "_")
+    minimum = {f"MINIMUM_PROFILE_{setting}_LENGTH": "0"}
+    user = sign_in(make_app(USER_PROFILE_FIELDS=field, **minimum))
+    path = create_path(user)
+    assert_error(user.post(path, data={field: ""}), 400, f"invalid-{field}")
+    assert user.post(path, data={field: "x"}).status_code == 201
+    assert user.post(path, data={field: "x" * 50}).status_code == 201
+    response = user.post(path, data={field: "x" * 51})
+    assert_error(response, 400, f"invalid-{field}-length")
