@@ -77,10 +77,8 @@ def load(variables):
     checked = {}
     for name, (minimum, maximum, default) in NUMBERS.items():
         value = given.get(name, str(default))
-        if (
-            not re.fullmatch("[0-9]{1,10}", value)
-            or not minimum <= int(value) <= maximum
-        ):
+        is_number = re.fullmatch("[0-9]{1,10}", value)
+        if not is_number or int(value) not in range(minimum, maximum + 1):
             must = f"must be a whole number from {minimum} to {maximum}"
             raise SettingError(name, value, must)
         checked[name] = int(value)
