@@ -18,6 +18,7 @@ from urllib.parse import parse_qsl
 import requests
 from requests.exceptions import ChunkedEncodingError
 
+DURATION = 28_800  # how long a user's session lasts, in seconds
 WAITS = (1, 2, 4)  # seconds before each repeat, if the answer has no Retry-After
 TRY_SECONDS = 15  # how long to wait for one answer
 TOTAL_SECONDS = 30  # how long to wait for a request with its repeats
@@ -72,7 +73,7 @@ def send(method, path, token, body=None, key=None, **query):
 
 def send_once(path, deadline, request):
     url = os.environ["PROFILES_URL"] + "/api/" + path
-    seconds = min(TRY_SECONDS, deadline - monotonic())
+    seconds = min(TRY_SECONDS, max(0.1, deadline - monotonic()))
     try:
         # A redirect is not followed, since it would make a GET of a POST.
         answer = http.request(
@@ -115,20 +116,20 @@ def walk(send, path, **query):
 
 
 class User:
-    def __init__(self, accountid, token, duration=28_800):
+    def __init__(self, accountid, token, duration=DURATION):
         self.accountid = accountid
         self.token = token
-        self.duration = duration  # of the next session, in seconds
+        self.duration = duration  # of the next session
 
     @classmethod
-    def sign_in(cls, user_id, **options):
+    def sign_in(cls, user_id, duration=DURATION):
         """Return the user with your own id. The first time, the account is created."""
-        # HTTP would cut outer blanks: "x " and "x" would be one account.
-        is_key = isinstance(user_id, str) and re.fullmatch("[!-~ ]{1,255}", user_id)
+        # HTTP removes outer blanks: "x " and "x" would be one account.
+        is_key = isinstance(user_id, str) and re.fullmatch("[ -~]{1,255}", user_id)
         if not is_key or user_id != user_id.strip():
             raise ValueError(f"not 1 to 255 ASCII characters, stripped: {user_id!r}")
         account = administrate("POST", "create-account", key=user_id).json()
-        user = cls(account["accountid"], None, **options)
+        user = cls(account["accountid"], None, duration)
         user.create_session()
         return user
 
@@ -170,7 +171,7 @@ class User:
             profile = self.send(
                 "POST", "create-profile", body=body, key="first", **query
             ).json()
-            if has_values(profile, fields):
+            if is_saved(profile, fields):
                 return profile
             # Another request created it before, and these values were ignored.
         query = {"profileid": profile["profileid"]}
@@ -188,8 +189,8 @@ class User:
                 raise
 
 
-def has_values(profile, fields):
-    """Return whether the profile has these values, in the fields it is made of."""
+def is_saved(profile, fields):
+    """Return whether the profile has these values. What is not configured is null."""
     for name, value in fields.items():
         first, *words = name.split("-")
         stored = profile.get(first + "".join(word.title() for word in words))
