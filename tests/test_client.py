@@ -98,15 +98,6 @@ def eve(proxy, client):
     return eve
 
 
-def make_unavailable(monkeypatch):
-    """Let the service answer 503, as in an outage of its database."""
-
-    def authenticate(*caller):
-        raise peewee.OperationalError
-
-    monkeypatch.setattr("blueprints.authenticate", authenticate)
-
-
 def test_the_sample_of_the_page(proxy, client, administrator, capsys):
     """The first answer to each request is lost, the second one is a 503."""
     proxy.faults = [lose, page(503, Retry_After="2"), pass_on] * 100
@@ -161,11 +152,8 @@ def test_the_duration(app, client):
     assert client.User.sign_in("Eve").accountid == eve.accountid
     administrator = sign_in(app, administrator=True)
     path = f"/api/administrator/sessions?accountid={eve.accountid}"
-    assert [session["duration"] for session in administrator.get(path).json] == [
-        28_800,
-        7,
-        7,
-    ]
+    durations = [session["duration"] for session in administrator.get(path).json]
+    assert durations == [28_800, 7, 7]
 
 
 def test_a_token_that_has_ended_is_replaced(proxy, client, eve):
@@ -178,22 +166,17 @@ def test_a_token_that_has_ended_is_replaced(proxy, client, eve):
     assert kept.token != eve.token
 
 
-@pytest.mark.parametrize(
-    "call", ["create_session", "profiles of a user who is signed out"]
-)
-def test_the_token_of_the_administrator_has_ended(client, eve, monkeypatch, call):
-    """It is told from a user's."""
+def test_the_administrators_token_has_ended(client, eve, monkeypatch):
+    """The error differs from that of a user, also when a user's token is replaced."""
     eve.sign_out_everywhere()
     monkeypatch.setenv("PROFILES_TOKEN", "0" * 64)
-    with pytest.raises(client.AdministratorTokenError) as caught:
-        eve.create_session() if call == "create_session" else list(eve.profiles())
-    assert caught.value.code == "sign-in-required"
-    assert caught.value.status == 401
+    for call in (eve.create_session, eve.account):
+        with pytest.raises(client.AdministratorTokenError) as caught:
+            call()
+        assert (caught.value.code, caught.value.status) == ("sign-in-required", 401)
 
 
-def test_the_token_of_an_ordinary_account_is_no_administrators(
-    client, eve, monkeypatch
-):
+def test_a_users_token_instead_of_the_administrators(client, eve, monkeypatch):
     monkeypatch.setenv("PROFILES_TOKEN", eve.token)
     with pytest.raises(client.AdministratorTokenError) as caught:
         eve.create_session()
@@ -234,7 +217,12 @@ def test_a_date_that_is_rewritten_is_updated(make_app, proxy, eve):
 
 
 def test_a_503_to_the_end(proxy, client, eve, monkeypatch):
-    make_unavailable(monkeypatch)
+    """As in an outage of the service's database."""
+
+    def authenticate(*caller):
+        raise peewee.OperationalError
+
+    monkeypatch.setattr("blueprints.authenticate", authenticate)
     with pytest.raises(client.ServiceError) as caught:
         eve.account()
     error = caught.value
