@@ -120,7 +120,7 @@ def close_connection():
 
 
 class Threads(ThreadPoolExecutor):
-    """Threads that close their connection after each call, as API.md asks."""
+    """Threads that close their connection after each call, as PYTHON.md asks."""
 
     def submit(self, call, *values):
         def work():

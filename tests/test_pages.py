@@ -1,17 +1,15 @@
 """The samples of the pages work, and their links and tables are right."""
 
+import inspect
 import json
 import re
 import shutil
 import subprocess
-from importlib import import_module, reload
-from threading import Thread
 
 import pytest
-from service import ROOT, execute, named, on_sqlite, run, sign_in, stored
-from werkzeug.serving import make_server
-from werkzeug.wsgi import get_input_stream
+from service import ROOT, execute, on_sqlite, run, sign_in
 
+import operations
 from config import LENGTHS, load
 from errors import HTTP_CODES, ServiceError
 from validators import PROFILE_FIELDS, parse_date
@@ -20,24 +18,21 @@ FILES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
 PAGES = {file.stem: file.read_text() for file in FILES}
 README = PAGES["README"]
 API = PAGES["API"]
+PYTHON = PAGES["PYTHON"]
 OPERATING = PAGES["OPERATING"]
 CODE = {file.stem: file.read_text() for file in ROOT.glob("*.py")}
 DESCRIPTION = json.loads((ROOT / "openapi.json").read_text())
 OPERATIONS = [path for path in DESCRIPTION["paths"] if "/api/" in path]
+QUERY = {"accountid", "profileid", "limit", "offset", "after"}
+BODY = {"phone", "dob", "duration"}
 # What differs each time: identifiers, tokens and moments.
 UNIQUE = re.compile("[a-z]{4}_[0-9a-f]{16}|[0-9a-f]{64}|[0-9-]+T[0-9:.]+Z")
 
 
 def table(page, title):
     """The first two cells of each row of a section whose first one is code."""
-    section = page.split(f"\n## {title}\n")[1].partition("\n##")[0]
+    section = page.split(f"# {title}\n")[1].partition("\n##")[0]
     return dict(re.findall(r"(?m)^\| `(.+?)` \| `?(.*?)`? \|", section))
-
-
-def run_sample(title):
-    """Run the sample in Python of a section of the API."""
-    sample = re.search(f"(?s)\n## {title}\n.*?```python\n(.*?)```", API)[1]
-    exec(sample, {})
 
 
 @pytest.mark.parametrize("file", FILES, ids=PAGES)
@@ -92,6 +87,16 @@ def test_dates(texts):
         assert parse_date(text) == "1950-01-31"
 
 
+def statuses_of_codes():
+    """The statuses of each code in the tables of API.md."""
+    rows = re.findall(r"(?m)^\| (`[a-z-]+`.*?) \| ([45].*?) \|", API)
+    return {
+        code: {*re.findall("[0-9]{3}", statuses)}
+        for codes, statuses in rows
+        for code in re.findall("`([a-z-]+)`", codes)
+    }
+
+
 def test_errors():
     """All codes, with their statuses."""
     names = ["accountid", "profileid", "limit", "offset", "duration", *PROFILE_FIELDS]
@@ -102,25 +107,85 @@ def test_errors():
         *(f"invalid-{name}" for name in names),
         *re.findall(r'ServiceError\("([a-z-]+)"', str(CODE)),
     }
-    listed = table(API, "Errors")
+    listed = statuses_of_codes()
     assert listed.keys() == codes
     for status, code in HTTP_CODES.items():
-        assert str(status) in listed.pop(code)
+        assert listed.pop(code) == {str(status)}
+    for name in ("accountid", "profileid"):
+        assert listed.pop(f"invalid-{name}") == {"400", "404"}
     for code, statuses in listed.items():
-        assert str(ServiceError(code).status) in statuses
+        assert statuses == {str(ServiceError(code).status)}
+
+
+def section_of(path):
+    """The request's own section of API.md."""
+    ((method, _),) = DESCRIPTION["paths"][path].items()
+    return re.search(rf"(?s)\n`{method.upper()} {path}[?`].*?(?=\n##)", API)[0]
 
 
 @pytest.mark.parametrize("path", OPERATIONS)
-def test_the_section_of_an_endpoint(path):
-    """It has the described parameters, and the statuses of the errors."""
-    ((method, operation),) = DESCRIPTION["paths"][path].items()
-    request = f"`{method.upper()} {path}"
-    assert request in README
-    section = API.split(f"\n{request}` ")[1].split("\n## ")[0]
+def test_the_parameters_of_a_request(path):
+    """The required one is in the query; its section or a list names the others."""
+    ((_, operation),) = DESCRIPTION["paths"][path].items()
+    shared = ["X-Appid", *table(API, "Lists")]
     for parameter in operation["parameters"]:
-        assert f"\n| `{parameter['name']}` |" in section
-    statuses = operation["responses"].keys() - {"200", "201", "500"}
-    assert {*re.findall(r"\n\| ([0-9]+) \|", section)} == statuses
+        name = parameter["name"]
+        if parameter.get("required"):
+            assert f"{path}?{name}=`" in section_of(path)
+        else:
+            assert name in shared or f"`{name}`" in section_of(path)
+
+
+@pytest.mark.parametrize("path", OPERATIONS)
+def test_the_codes_of_a_request(make_app, path):
+    """A request in which everything is wrong gets them in the order of its section."""
+    app = make_app(USER_PROFILE_FIELDS="phone,dob")
+    fields = {"phone": "7", "dob": "1950-01-31"}
+    user = sign_in(app)
+    administrator = sign_in(app, administrator=True)
+    own = user.create(fields).json
+    own = {name: own[name] for name in ("accountid", "profileid")}
+    foreign = administrator.create(fields).json
+    mended = {
+        "administrator-required": [{"caller": administrator}],
+        "invalid-accountid": [
+            {"accountid": "acct_" + "0" * 16},
+            {"accountid": foreign["accountid"]},
+        ],
+        "invalid-profileid": [
+            {"profileid": "prof_" + "0" * 16},
+            {"profileid": foreign["profileid"]},
+        ],
+        "invalid-account": [own],
+        "invalid-phone": [fields],
+        "invalid-duration": [{"duration": "1"}],
+        "invalid-idempotency-key": [{"key": "x"}],
+        "invalid-limit": [{"limit": "1"}],
+        "invalid-offset": [{"offset": "1"}],
+        "invalid-after": [{"after": ""}],
+    }
+    given = dict.fromkeys("duration limit offset after".split(), "x")
+    given |= {"caller": user, "key": ""}
+    ((method, _),) = DESCRIPTION["paths"][path].items()
+
+    def send():
+        return given["caller"].open(
+            path,
+            method=method,
+            query_string={name: given[name] for name in QUERY & given.keys()},
+            data={name: given[name] for name in BODY & given.keys()},
+            headers={"Idempotency-Key": given["key"]},
+        )
+
+    codes = re.search(r"\*\*Codes:\*\* (.*)\.", section_of(path))[1]
+    codes = codes.replace("those of the fields", "`invalid-phone`")
+    for code in re.findall("`(.+?)`", codes):
+        for more in mended[code]:
+            response = send()
+            assert response.json["message"] == code
+            assert str(response.status_code) in statuses_of_codes()[code]
+            given |= more
+    assert send().status_code in (200, 201)
 
 
 def test_rooms():
@@ -135,8 +200,19 @@ def test_rooms():
 
 def test_calls_in_python(database_url, monkeypatch, capsys):
     monkeypatch.setenv("DATABASE_URL", database_url)
-    run_sample("In Python")
-    assert "'phone': '+44 20 7946 0958'" in capsys.readouterr().out
+    (sample,) = re.findall("(?s)```python\n(.*?)```", PYTHON)
+    exec(sample, {})
+    printed = capsys.readouterr().out
+    assert printed.splitlines() == re.findall("print.*# (.+)", sample)
+
+
+def test_operations_in_python():
+    """One for each request, with its parameters."""
+    listed = re.findall(r"\| `(\w+)\((caller[^*]*), \*, (.*?)\)` \|", PYTHON)
+    assert len(listed) == len(OPERATIONS)
+    for name, positional, named in listed:
+        call = inspect.signature(getattr(operations, name))
+        call.bind(*positional.split(", "), **dict.fromkeys(named.split(", ")))
 
 
 def test_questions_to_the_log(tmp_path):
@@ -151,61 +227,33 @@ def test_questions_to_the_log(tmp_path):
 
 @pytest.mark.long
 def test_requests_with_curl(serve, empty_database_url):
-    """Each gets the answer that follows it."""
+    """Each gets the answer that follows it, where "…" stands for other properties."""
     service = serve(empty_database_url)
     known = {
         "$URL": f"http://127.0.0.1:{service.port}",
         "$ADMIN": sign_in(service, administrator=True).token,
         "$TOKEN": "e3b71f5a08c94d26b1f07a4c9d82e6503f6a1d8b7c2e94f05ab36d17c8e2f094",
     }
-    pairs = "(?s)```sh\n(curl [^`]+)```(?:(?!```).)*```json\n(.+?)```"
-    for request, sample in re.findall(pairs, API):
+    samples = re.findall("(?s)```sh\n(curl [^`]+)```\n\n```json\n(.+?)```", API)
+    assert len(samples) == API.count("\ncurl ") == len(OPERATIONS)
+    for request, sample in samples:
         for shown, real in known.items():
             request = request.replace(shown, real)
-        answer = subprocess.check_output(request, shell=True)
-        shown = json.dumps(json.loads(sample))
-        real = json.dumps(json.loads(answer))
+        answer = json.loads(subprocess.check_output(request, shell=True))
+        page = json.loads(sample.replace(", …", ""))
+        if "…" in sample:
+            answer = without_others(answer, page)
+        shown = json.dumps(page)
+        real = json.dumps(answer)
         assert UNIQUE.split(shown) == UNIQUE.split(real)
         known |= zip(UNIQUE.findall(shown), UNIQUE.findall(real), strict=True)
 
 
-@pytest.mark.long
-def test_the_client(serve, empty_database_url, monkeypatch, capsys):
-    """The first answer to each request is lost, the second one is a 503."""
-    pytest.importorskip("requests", reason="pip install -r tests/requirements.txt")
-    service = serve(empty_database_url)
-    administrator = sign_in(service, administrator=True)
-    sent = []
-
-    def route(environ, start_response):
-        sent.append(environ["PATH_INFO"])
-        count = sent.count(sent[-1])
-        if count == 2:
-            # With its length, so that nobody waits for the end of the connection.
-            start_response("503 Service Unavailable", [("Content-Length", "0")])
-            return []
-        environ["wsgi.input"] = get_input_stream(environ)
-        environ["HTTP_CONNECTION"] = "close"  # as this router closes each one
-        answer = service(environ, start_response)
-        if count == 1:
-            raise ConnectionError  # the answer is lost
-        return answer
-
-    with make_server("127.0.0.1", 0, route) as router:
-        Thread(target=router.serve_forever).start()
-        monkeypatch.setenv("PROFILES_URL", f"http://127.0.0.1:{router.port}")
-        monkeypatch.setenv("PROFILES_TOKEN", administrator.token)
-        monkeypatch.syspath_prepend(ROOT / "docs")
-        client = reload(import_module("client"))
-        try:
-            saved = client.User("Eve").save_profile(named("Eve"))
-            run_sample("The life of a user")
-        finally:
-            router.shutdown()
-            client.http.close()
-    assert capsys.readouterr().out == "Ada King\nAda Lovelace\ninvalid-contact-email\n"
-    assert administrator.profiles() == [saved]
-    assert len(stored(empty_database_url)["account"]) == 2
+def without_others(answer, page):
+    """Those properties of an object, or of the objects of a list, that a page shows."""
+    if isinstance(answer, list):
+        return [without_others(*pair) for pair in zip(answer, page, strict=True)]
+    return {name: answer[name] for name in page}
 
 
 @pytest.mark.long

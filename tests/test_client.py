@@ -1,0 +1,331 @@
+"""docs/client.py, with the service behind a proxy that spoils some answers."""
+
+import pickle
+import re
+import time
+from importlib import import_module
+from io import BytesIO
+from threading import Event, Thread
+
+import peewee
+import pytest
+from service import ROOT, close_connection, named, on_sqlite, sign_in
+from werkzeug.serving import make_server
+from werkzeug.wsgi import get_input_stream
+
+pytestmark = [pytest.mark.long, on_sqlite]
+
+API = (ROOT / "docs" / "API.md").read_text()
+
+
+class Proxy:
+    """A WSGI app in front of the service. It strips a prefix from each path.
+
+    The first of ``faults`` answers the next request instead of the service.
+    """
+
+    def __init__(self, app):
+        self.app = app
+        self.faults = []
+        self.sent = []  # the last part of each path
+
+    def __call__(self, environ, start_response):
+        path = environ["PATH_INFO"]
+        environ["PATH_INFO"] = path.removeprefix("/prefix")
+        self.sent.append(path.rpartition("/")[2])
+        # Read it all, since a connection that is closed before may lose the answer.
+        environ["wsgi.input"] = BytesIO(get_input_stream(environ).read())
+        answer = self.faults.pop(0) if self.faults else pass_on
+        try:
+            return list(answer(self.app, environ, start_response))
+        finally:
+            close_connection()  # of this thread
+
+
+def pass_on(app, environ, start_response):
+    return app(environ, start_response)
+
+
+def lose(app, environ, start_response):
+    """The service does what is asked, and its answer is lost."""
+    list(app(environ, start_response))
+    raise ConnectionError
+
+
+def page(status, content=b"<html>", **headers):
+    """An answer of the proxy itself."""
+
+    def answer(app, environ, start_response):
+        named = [(name.replace("_", "-"), headers[name]) for name in headers]
+        start_response(f"{status} Status", named)
+        return [content]
+
+    return answer
+
+
+@pytest.fixture
+def proxy(app, monkeypatch):
+    pytest.importorskip("requests", reason="pip install -r tests/requirements.txt")
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    client = import_module("client")
+    proxy = Proxy(app)
+    proxy.waits = []
+    monkeypatch.setattr(client, "sleep", proxy.waits.append)
+    with make_server("127.0.0.1", 0, proxy) as server:
+        thread = Thread(target=server.serve_forever, args=[0.02])
+        thread.start()
+        # These are read when they are used: the module has been imported before.
+        monkeypatch.setenv("PROFILES_URL", f"http://127.0.0.1:{server.port}/prefix")
+        token = sign_in(app, administrator=True).token
+        monkeypatch.setenv("PROFILES_TOKEN", token)
+        yield proxy
+        server.shutdown()
+        thread.join()
+    client.http.close()
+
+
+@pytest.fixture
+def client(proxy):
+    """The module."""
+    return import_module("client")
+
+
+@pytest.fixture
+def eve(proxy, client):
+    """A user of the client, who is signed in."""
+    eve = client.User.sign_in("Eve")
+    proxy.sent.clear()
+    return eve
+
+
+def test_the_sample_of_the_page(proxy, client, administrator, capsys):
+    """The first answer to each request is lost, the second one is a 503."""
+    proxy.faults = [lose, page(503, Retry_After="2"), pass_on] * 100
+    sample = re.search("(?s)\n## Quick start\n.*?```python\n(.*?)```", API)[1]
+    exec(sample, {})
+    output = capsys.readouterr().out
+    comments = re.findall("print.*# (.+)", sample)
+    assert output.splitlines() == comments
+    assert proxy.waits == [1, 2] * (len(proxy.sent) // 3)
+    assert administrator.profiles() == []  # since it ends with a deletion
+
+
+def test_one_account_and_one_profile_of_a_user(proxy, client):
+    first = client.User.sign_in("Eve").save_profile(named("Eve"))
+    saved = client.User.sign_in("Eve").save_profile(named("Lea"))
+    assert saved == first | {
+        "fullName": "Lea",
+        "contactEmail": "Lea@example.com",
+        "updatedAt": saved["updatedAt"],
+    }
+
+
+@pytest.mark.parametrize(
+    "user_id", ["", " ", "x ", " x", "é", "x\n", "x" * 256, 7, None]
+)
+def test_an_id_that_is_not_sent_as_it_is(proxy, client, user_id):
+    with pytest.raises(ValueError):
+        client.User.sign_in(user_id)
+    assert proxy.sent == []
+
+
+@pytest.mark.parametrize("user_id", ["x", "~", "a b", "x" * 255])
+def test_an_id_that_is_sent(client, user_id):
+    accountid = client.User.sign_in(user_id).accountid
+    assert client.User.sign_in(user_id).accountid == accountid
+
+
+def test_a_kept_user_reads_what_is_its_own(proxy, client, eve):
+    saved = eve.save_profile(named("Eve"))
+    proxy.sent.clear()
+    kept = client.User(eve.accountid, eve.token)
+    account = kept.account()
+    assert account["accountid"] == eve.accountid
+    assert kept.profile(account["profileid"]) == saved  # it is the default profile
+    assert list(kept.profiles()) == [saved]
+    assert proxy.sent == ["account", "profile", "profiles"]
+
+
+def test_the_duration(app, client):
+    eve = client.User.sign_in("Eve", duration=7)
+    eve.create_session()
+    assert client.User.sign_in("Eve").accountid == eve.accountid
+    administrator = sign_in(app, administrator=True)
+    path = f"/api/administrator/sessions?accountid={eve.accountid}"
+    durations = [session["duration"] for session in administrator.get(path).json]
+    assert durations == [28_800, 7, 7]
+
+
+def test_a_token_that_has_ended_is_replaced(proxy, client, eve):
+    saved = eve.save_profile(named("Eve"))
+    kept = client.User(eve.accountid, eve.token)
+    eve.sign_out_everywhere()
+    proxy.sent.clear()
+    assert list(kept.profiles()) == [saved]
+    assert proxy.sent == ["profiles", "create-session", "profiles"]
+    assert kept.token != eve.token
+
+
+def test_the_administrators_token_has_ended(client, eve, monkeypatch):
+    """The error differs from that of a user, also when a user's token is replaced."""
+    eve.sign_out_everywhere()
+    monkeypatch.setenv("PROFILES_TOKEN", "0" * 64)
+    for call in (eve.create_session, eve.account):
+        with pytest.raises(client.AdministratorTokenError) as caught:
+            call()
+        assert (caught.value.code, caught.value.status) == ("sign-in-required", 401)
+
+
+def test_a_users_token_instead_of_the_administrators(client, eve, monkeypatch):
+    monkeypatch.setenv("PROFILES_TOKEN", eve.token)
+    with pytest.raises(client.AdministratorTokenError) as caught:
+        eve.create_session()
+    assert caught.value.code == "administrator-required"
+    assert caught.value.status == 403
+
+
+@pytest.mark.parametrize(
+    ("other", "requests"),
+    [
+        ("Lea", ["profiles", "create-profile", "update-profile"]),
+        ("Eve", ["profiles", "create-profile"]),
+    ],
+)
+def test_a_first_save_that_loses_a_race(app, proxy, eve, other, requests):
+    """The answer to its create is a 201 with the other's values."""
+    user = app.test_client()
+    headers = {"Authorization": f"Bearer {eve.token}", "Idempotency-Key": "first"}
+    path = f"/api/user/create-profile?accountid={eve.accountid}"
+
+    def race(app, environ, start_response):
+        body = named(other, **{"full-name": "Eve"})
+        assert user.post(path, json=body, headers=headers).status_code == 201
+        return app(environ, start_response)
+
+    proxy.faults = [pass_on, race]
+    ignored = {"phone": "7"}  # which is not configured
+    saved = eve.save_profile(named("Eve", **ignored))
+    assert saved["contactEmail"] == "Eve@example.com"
+    assert list(eve.profiles()) == [saved]
+    assert proxy.sent[:-1] == requests
+
+
+def test_a_date_that_is_rewritten_is_updated(make_app, proxy, eve):
+    proxy.app = make_app(APPID=proxy.app.config["APPID"], USER_PROFILE_FIELDS="dob")
+    assert eve.save_profile({"dob": "1/31/1950"})["dob"] == "1950-01-31"
+    assert proxy.sent == ["profiles", "create-profile", "update-profile"]
+
+
+def test_a_503_to_the_end(proxy, client, eve, monkeypatch):
+    """As in an outage of the service's database."""
+
+    def authenticate(*caller):
+        raise peewee.OperationalError
+
+    monkeypatch.setattr("blueprints.authenticate", authenticate)
+    with pytest.raises(client.ServiceError) as caught:
+        eve.account()
+    error = caught.value
+    assert (error.code, error.status) == ("database-unavailable", 503)
+    assert len(error.request_id) == 32
+    assert error.request_id in str(error)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    assert proxy.waits == [2, 2, 2]
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_page_of_a_proxy_that_cannot_reach_the_service(proxy, client, eve, status):
+    proxy.faults = [page(status)] * 3
+    assert eve.account()["accountid"] == eve.accountid
+    proxy.faults = [page(status)] * 4
+    with pytest.raises(client.ServiceError) as caught:
+        eve.account()
+    assert (caught.value.code, caught.value.status) == ("unexpected-answer", status)
+    assert proxy.waits == [1, 2, 4] * 2
+
+
+@pytest.mark.parametrize(
+    ("status", "content"),
+    [
+        *((status, b"<html>") for status in (200, 302, 400, 401, 414, 429, 500)),
+        *((404, content) for content in (b"", b"[]", b"7", b'{"error": 7}')),
+    ],
+)
+def test_another_page_is_an_error_at_once(proxy, client, eve, status, content):
+    headers = {"Location": "/openapi.json", "X_Request_Id": "r7"}
+    proxy.faults = [page(status, content, **headers)]
+    with pytest.raises(client.ServiceError) as caught:
+        eve.account()
+    assert (caught.value.code, caught.value.status) == ("unexpected-answer", status)
+    assert caught.value.request_id == "r7"
+    assert proxy.sent == ["account"]
+
+
+@pytest.mark.parametrize("retry_after", ["", "soon", "Wed, 21 Oct 2026 07:28:00 GMT"])
+def test_a_header_that_is_no_number_of_seconds(proxy, eve, retry_after):
+    proxy.faults = [page(503, Retry_After=retry_after)]
+    eve.account()
+    assert proxy.waits == [1]
+
+
+def test_a_wait_that_is_too_long_is_an_error_at_once(proxy, client, eve):
+    proxy.faults = [page(503, Retry_After="120")]
+    with pytest.raises(client.ServiceError):
+        eve.account()
+    assert proxy.waits == []
+
+
+def test_a_service_that_never_answers(proxy, client, eve, monkeypatch):
+    """The whole time is bounded."""
+    monkeypatch.setattr(client, "TRY_SECONDS", 0.5)
+    monkeypatch.setattr(client, "TOTAL_SECONDS", 0.6)
+    monkeypatch.setattr(client, "WAITS", [0, 0, 0])
+    test_ends = Event()
+
+    def be_silent(app, environ, start_response):
+        test_ends.wait(10)
+        raise ConnectionError
+
+    proxy.faults = [be_silent]
+    began = time.monotonic()
+    with pytest.raises(client.ServiceError) as caught:
+        eve.account()
+    seconds = time.monotonic() - began
+    test_ends.set()
+    assert (caught.value.code, caught.value.status) == ("no-answer", None)
+    assert 0.5 < seconds < 0.9
+    assert proxy.waits == [0]
+
+
+def test_an_answer_that_breaks_off(proxy, eve):
+    proxy.faults = [page(200, b'{"object":', Content_Length="100")]
+    assert eve.account()["accountid"] == eve.accountid
+    assert proxy.waits == [1]
+
+
+def test_a_walk(app, proxy, client):
+    """Answers are lost between its pages, and the links to them have no prefix."""
+    for _ in range(5):
+        sign_in(app).create(named("Eve"))
+    expected = sign_in(app, administrator=True).profiles()
+    proxy.faults = [pass_on, lose, pass_on, page(502), pass_on]
+    assert list(client.walk(client.administrate, "profiles", limit=2)) == expected
+    assert proxy.waits == [1, 1]
+
+
+def test_a_password_in_netrc_does_not_replace_the_token(
+    eve, client, monkeypatch, tmp_path
+):
+    file = tmp_path / "netrc"
+    file.write_text("machine 127.0.0.1 login ada password secret\n")
+    file.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(file))
+    assert eve.account()["accountid"] == eve.accountid
+
+
+def test_a_deletion_that_was_done(client, eve):
+    eve.delete()
+    eve.delete()
+    with pytest.raises(client.ServiceError) as caught:
+        eve.account()
+    assert caught.value.code == "invalid-accountid"
