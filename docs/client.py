@@ -3,11 +3,10 @@
 Set PROFILES_URL to the address of the service, such as http://127.0.0.1:8000, and
 PROFILES_TOKEN to the token of an administrator. You know a user by your own id:
 
-    user = User.sign_in("0f8fad5b-d9cb-469f-a165-70867728950e")
+    user = User("0f8fad5b-d9cb-469f-a165-70867728950e")
     user.save_profile({"contact-email": "ada@example.com", "full-name": "Ada King"})
 
-Keep user.accountid and user.token in your own session of the user. Later,
-User(accountid, token) is the same user again.
+Keep user.token in your own session of the user, so that the user signs in once.
 """
 
 import os
@@ -116,24 +115,25 @@ def walk(send, path, **query):
 
 
 class User:
-    def __init__(self, accountid, token, duration=DURATION):
-        self.accountid = accountid
-        self.token = token
-        self.duration = duration  # of the next session
+    """A user with your own id. The first time, the account is created.
 
-    @classmethod
-    def sign_in(cls, user_id, duration=DURATION):
-        """Return the user with your own id. The first time, the account is created."""
+    ``token`` is one that you have kept; without it, the user signs in. ``duration`` is
+    that of a new session, in seconds.
+    """
+
+    def __init__(self, user_id, token=None, duration=DURATION):
         # HTTP removes outer blanks: "x " and "x" would be one account.
         is_key = isinstance(user_id, str) and re.fullmatch("[ -~]{1,255}", user_id)
         if not is_key or user_id != user_id.strip():
             raise ValueError(f"not 1 to 255 ASCII characters, stripped: {user_id!r}")
         account = administrate("POST", "create-account", key=user_id).json()
-        user = cls(account["accountid"], None, duration)
-        user.create_session()
-        return user
+        self.accountid = account["accountid"]
+        self.duration = duration
+        self.token = token
+        if token is None:
+            self.sign_in()
 
-    def create_session(self):
+    def sign_in(self):
         body = {"duration": self.duration}
         self.token = self.administrate("POST", "create-session", body=body)["token"]
 
@@ -148,7 +148,7 @@ class User:
         except ServiceError as error:
             if error.code != "sign-in-required":
                 raise
-        self.create_session()
+        self.sign_in()
         return send(method, f"user/{path}", self.token, **options)
 
     def account(self):

@@ -93,7 +93,7 @@ def client(proxy):
 @pytest.fixture
 def eve(proxy, client):
     """A user of the client, who is signed in."""
-    eve = client.User.sign_in("Eve")
+    eve = client.User("Eve")
     proxy.sent.clear()
     return eve
 
@@ -111,8 +111,8 @@ def test_the_sample_of_the_page(proxy, client, administrator, capsys):
 
 
 def test_one_account_and_one_profile_of_a_user(proxy, client):
-    first = client.User.sign_in("Eve").save_profile(named("Eve"))
-    saved = client.User.sign_in("Eve").save_profile(named("Lea"))
+    first = client.User("Eve").save_profile(named("Eve"))
+    saved = client.User("Eve").save_profile(named("Lea"))
     assert saved == first | {
         "fullName": "Lea",
         "contactEmail": "Lea@example.com",
@@ -125,20 +125,20 @@ def test_one_account_and_one_profile_of_a_user(proxy, client):
 )
 def test_an_id_that_is_not_sent_as_it_is(proxy, client, user_id):
     with pytest.raises(ValueError):
-        client.User.sign_in(user_id)
+        client.User(user_id)
     assert proxy.sent == []
 
 
 @pytest.mark.parametrize("user_id", ["x", "~", "a b", "x" * 255])
 def test_an_id_that_is_sent(client, user_id):
-    accountid = client.User.sign_in(user_id).accountid
-    assert client.User.sign_in(user_id).accountid == accountid
+    accountid = client.User(user_id).accountid
+    assert client.User(user_id).accountid == accountid
 
 
 def test_a_kept_user_reads_what_is_its_own(proxy, client, eve):
     saved = eve.save_profile(named("Eve"))
+    kept = client.User("Eve", eve.token)
     proxy.sent.clear()
-    kept = client.User(eve.accountid, eve.token)
     account = kept.account()
     assert account["accountid"] == eve.accountid
     assert kept.profile(account["profileid"]) == saved  # it is the default profile
@@ -147,9 +147,9 @@ def test_a_kept_user_reads_what_is_its_own(proxy, client, eve):
 
 
 def test_the_duration(app, client):
-    eve = client.User.sign_in("Eve", duration=7)
-    eve.create_session()
-    assert client.User.sign_in("Eve").accountid == eve.accountid
+    eve = client.User("Eve", duration=7)
+    eve.sign_in()
+    assert client.User("Eve").accountid == eve.accountid
     administrator = sign_in(app, administrator=True)
     path = f"/api/administrator/sessions?accountid={eve.accountid}"
     durations = [session["duration"] for session in administrator.get(path).json]
@@ -158,7 +158,7 @@ def test_the_duration(app, client):
 
 def test_a_token_that_has_ended_is_replaced(proxy, client, eve):
     saved = eve.save_profile(named("Eve"))
-    kept = client.User(eve.accountid, eve.token)
+    kept = client.User("Eve", eve.token)
     eve.sign_out_everywhere()
     proxy.sent.clear()
     assert list(kept.profiles()) == [saved]
@@ -170,7 +170,7 @@ def test_the_administrators_token_has_ended(client, eve, monkeypatch):
     """The error differs from that of a user, also when a user's token is replaced."""
     eve.sign_out_everywhere()
     monkeypatch.setenv("PROFILES_TOKEN", "0" * 64)
-    for call in (eve.create_session, eve.account):
+    for call in (eve.sign_in, eve.account):
         with pytest.raises(client.AdministratorTokenError) as caught:
             call()
         assert (caught.value.code, caught.value.status) == ("sign-in-required", 401)
@@ -179,7 +179,7 @@ def test_the_administrators_token_has_ended(client, eve, monkeypatch):
 def test_a_users_token_instead_of_the_administrators(client, eve, monkeypatch):
     monkeypatch.setenv("PROFILES_TOKEN", eve.token)
     with pytest.raises(client.AdministratorTokenError) as caught:
-        eve.create_session()
+        eve.sign_in()
     assert caught.value.code == "administrator-required"
     assert caught.value.status == 403
 
