@@ -59,7 +59,9 @@ def test_lines_to_install():
 
 
 def test_settings():
-    defaults = table(README, "Settings")
+    defaults = {}
+    for names, default in table(README, "Settings").items():
+        defaults |= dict.fromkeys(names.split("`, `"), default)
     settings = load({})
     assert defaults.keys() == settings.keys() - {"PROFILE_LENGTHS"}
     defaults["WEB_CONCURRENCY"] = ""
@@ -216,13 +218,16 @@ def test_operations_in_python():
 
 
 def test_questions_to_the_log(tmp_path):
-    (sample,) = re.findall("\n(time=.*)", OPERATING)
-    names = re.findall("[a-z_]+=", sample)
+    request, error = re.findall("\n(time=.*)", OPERATING)
+    names = re.findall("[a-z_]+=", request)
     assert names == re.findall("([a-z_]+=){", CODE["gunicorn.conf"])
-    failed = sample.replace("=200 ", "=503 ").replace(" ms=", " ms=100")
-    (tmp_path / "log").write_text(f"{sample}\n{failed}\n")
-    for question in re.findall("\n(grep .*)", OPERATING):
+    failed = request.replace("=200 ", "=503 ").replace(" ms=", " ms=100")
+    (tmp_path / "log").write_text(f"{request}\n{failed}\n{error}\n")
+    questions = re.findall("\n(grep .*)", OPERATING)
+    for question in questions:
         assert subprocess.check_output(question, shell=True, cwd=tmp_path)
+    found = subprocess.check_output(questions[0], shell=True, cwd=tmp_path, text=True)
+    assert found.splitlines() == [request, failed, error]
 
 
 @pytest.mark.long
@@ -282,7 +287,8 @@ def test_what_was_deleted_is_overwritten(make_app, tmp_path):
         return file.read_bytes() + tmp_path.joinpath("x.db-wal").read_bytes()
 
     assert b"secret" in content()
-    for statement in re.findall('sqlite3 .*"(VACUUM|PRAGMA wal_.*?)"', OPERATING):
+    line = re.search('sqlite3 .* profiles.db "(VACUUM; .*)"', OPERATING)[1]
+    for statement in line.split("; "):
         rows = execute(f"sqlite:///{file}", statement)
     assert rows == [(0, 0, 0)]
     assert b"secret" not in content()

@@ -1,13 +1,16 @@
-"""Restarts behind nginx, by the sample in docs/OPERATING.md as it stands."""
+"""Restarts behind nginx, by docs/nginx.conf as it stands; the sample of OPERATING."""
 
+import json
 import re
 import shutil
 import signal
+import subprocess
 from getpass import getuser
 from secrets import token_hex
 
 import pytest
 from service import (
+    CREATE,
     PROFILES,
     ROOT,
     Served,
@@ -22,7 +25,9 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(not shutil.which("nginx"), reason="install nginx"),
 ]
-SAMPLE = r"(?ms)^( *)map \$http_idempotency_key .*?^\1server \{.*?^\1\}\n"
+SAMPLE = (ROOT / "docs" / "nginx.conf").read_text()
+# The lines for a prefix, which stand in the comment above the line that they replace.
+PREFIX = r"(?s)# (location /profiles/ .*?SCRIPT_NAME /profiles;)\n +location / {"
 CONFIGURATION = """
 user {user};
 daemon off;
@@ -38,11 +43,19 @@ http {{
 
 
 class Router(Served):
-    """nginx, which serves the service below /profiles."""
+    """nginx, which serves the service below a prefix."""
+
+    prefix = ""
 
     def __call__(self, environ, start_response):
-        environ["REQUEST_URI"] = f"/profiles{environ['REQUEST_URI']}"
+        environ["REQUEST_URI"] = self.prefix + environ["REQUEST_URI"]
         return super().__call__(environ, start_response)
+
+    def start_nginx(self, folder, sample):
+        text = CONFIGURATION.format(user=getuser(), sample=sample)
+        (folder / "nginx.conf").write_text(text)
+        self.start("nginx", "-p", folder, "-c", "nginx.conf", "-e", "stderr")
+        self.wait_until_up()
 
 
 @pytest.fixture
@@ -51,23 +64,29 @@ def services(serve, empty_database_url):
 
 
 @pytest.fixture
-def administrator(services, tmp_path):
-    """An administrator whose requests go through nginx to the services."""
-    administrator = sign_in(services[0], administrator=True)
-    administrator.application = router = Router(tmp_path, "")
-    page = (ROOT / "docs" / "OPERATING.md").read_text()
-    sample = re.search(SAMPLE, page)[0]
-    sample = sample.replace(":8000", f":{services[0].port}")
-    sample = sample.replace(":8001", f":{services[1].port}")
-    sample = sample.replace("listen 8080", f"listen {router.port}")
-    text = CONFIGURATION.format(user=getuser(), sample=sample)
-    (tmp_path / "nginx.conf").write_text(text)
-    router.start("nginx", "-p", tmp_path, "-c", "nginx.conf", "-e", "stderr")
+def sample(services):
+    """docs/nginx.conf with the ports of the services."""
+    first, second = services
+    return SAMPLE.replace(":8000", f":{first.port}").replace(":8001", f":{second.port}")
+
+
+@pytest.fixture
+def router(tmp_path):
+    router = Router(tmp_path, "")
     try:
-        router.wait_until_up()
-        yield administrator
+        yield router
     finally:
         router.kill()
+
+
+@pytest.fixture
+def administrator(services, sample, router, tmp_path):
+    """An administrator whose requests go through nginx to the services."""
+    administrator = sign_in(services[0], administrator=True)
+    administrator.application = router
+    sample = sample.replace("listen 8080", f"listen {router.port}")
+    router.start_nginx(tmp_path, sample)
+    return administrator
 
 
 def assert_stored(administrator, names):
@@ -136,8 +155,24 @@ def test_keys_links_and_refusals_pass_the_router(administrator):
     assert administrator.create(named("b"), headers=key).json == first.json
     administrator.create(named("c"))
     link = administrator.get(f"{PROFILES}?limit=1").headers["Link"]
-    assert link.startswith(f"</profiles{PROFILES}?limit=1&after=prof_")
+    assert link.startswith(f"<{PROFILES}?limit=1&after=prof_")
     assert_error(administrator.create(b"x" * 70_000), 413, "body-too-large")
+
+
+def test_a_prefix(services, sample, router, tmp_path):
+    """By the lines in the comment of docs/nginx.conf."""
+    lines = re.search(PREFIX, sample)[1].replace("# ", "")
+    sample = re.sub(PREFIX, lambda _: lines, sample)
+    sample = sample.replace("listen 8080", f"listen {router.port}")
+    router.start_nginx(tmp_path, sample)
+    assert router.get("//profiles/health").status_code == 404
+    router.prefix = "/profiles"
+    administrator = sign_in(services[0], administrator=True)
+    administrator.application = router
+    for name in "ab":
+        administrator.create(named(name))
+    link = administrator.get(f"{PROFILES}?limit=1").headers["Link"]
+    assert link.startswith(f"</profiles{PROFILES}?limit=1&after=prof_")
 
 
 def test_the_log_has_what_the_router_knows(services, administrator):
@@ -145,5 +180,32 @@ def test_the_log_has_what_the_router_knows(services, administrator):
     headers = administrator.get("/health", headers=forged).headers
     request_id = headers["X-Request-Id"]
     assert re.fullmatch("[0-9a-f]{32}", request_id)
-    line = f"path=/profiles/health .* request_id={request_id} .* client=127.0.0.1 "
+    line = f"path=/health .* request_id={request_id} .* client=127.0.0.1 "
     wait_until(lambda: re.search(line, services[0].log() + services[1].log()))
+
+
+def test_one_instance_with_tls(services, router, tmp_path):
+    """By the sample of OPERATING, with a certificate of our own."""
+    service = services[0]
+    certificate = (
+        "-keyout profiles.key -out profiles.pem -subj /CN=profiles.example.com"
+    )
+    command = f"openssl req -x509 -newkey rsa:2048 -nodes {certificate}"
+    subprocess.run(command.split(), cwd=tmp_path, stderr=subprocess.DEVNULL, check=True)
+    page = (ROOT / "docs" / "OPERATING.md").read_text()
+    sample = re.search(r"(?s)```nginx\n(.*?)```", page)[1]
+    sample = sample.replace("/etc/ssl/", f"{tmp_path}/")
+    sample = sample.replace(":8000", f":{service.port}")
+    sample = sample.replace("listen 443", f"listen {router.port}")
+    router.start_nginx(tmp_path, sample)
+
+    token = sign_in(service).token
+    (tmp_path / "long").write_text("x" * 70_000)
+    name = f"profiles.example.com:{router.port}"
+    command = f"curl --cacert profiles.pem --resolve {name}:127.0.0.1"
+    command += f" --data @long -H X-Forwarded-For:203.0.113.9 https://{name}{CREATE}"
+    command = [*command.split(), "-H", f"Authorization: Bearer {token}"]
+    answer = subprocess.check_output(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    assert json.loads(answer) == {"object": "error", "message": "body-too-large"}
+    line = " status=413 code=body-too-large .* client=127.0.0.1 "
+    wait_until(lambda: re.search(line, service.log()))
