@@ -10,6 +10,7 @@ import pytest
 from service import ROOT, execute, on_sqlite, run, sign_in
 
 import operations
+from app import LOG_FORMAT
 from config import LENGTHS, load
 from errors import HTTP_CODES, ServiceError
 from validators import PROFILE_FIELDS, parse_date
@@ -221,6 +222,7 @@ def test_questions_to_the_log(tmp_path):
     request, error = re.findall("\n(time=.*)", OPERATING)
     names = re.findall("[a-z_]+=", request)
     assert names == re.findall("([a-z_]+=){", CODE["gunicorn.conf"])
+    assert re.findall("[a-z_]+=", error) == re.findall("[a-z_]+=", LOG_FORMAT)
     failed = request.replace("=200 ", "=503 ").replace(" ms=", " ms=100")
     (tmp_path / "log").write_text(f"{request}\n{failed}\n{error}\n")
     questions = re.findall("\n(grep .*)", OPERATING)
