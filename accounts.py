@@ -1,4 +1,7 @@
-"""Accounts, their sessions, and the caller of a request."""
+"""Accounts, their sessions, and the caller of a request.
+
+No function checks the rights of a caller: operations.py does.
+"""
 
 import re
 import time

@@ -16,9 +16,9 @@ from commands import commands
 from database import (
     OUTAGES,
     db,
-    describe_error,
     init_database,
     is_outage,
+    log_error,
     redact,
     retry_on_conflict,
 )
@@ -32,10 +32,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",  # since tokens are typed into the page
 }
-LOG_FORMAT = (
-    "time=%(asctime)s level=%(levelname)s request_id=%(request_id)s %(message)s"
-)
-HEADERS_OF_ERRORS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "2"}}
+ERROR_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "2"}}
 
 
 def create_app(overrides=None):
@@ -59,7 +56,7 @@ def create_app(overrides=None):
     app.json.sort_keys = False
     app.json.ensure_ascii = False
     app.url_map.merge_slashes = False  # a redirect would repeat the Host header
-    default_handler.setFormatter(LogFormatter(LOG_FORMAT))
+    default_handler.setFormatter(LogFormatter())
     app.after_request(add_headers)
     for blueprint in (*BLUEPRINTS, description, docs, commands):
         app.register_blueprint(blueprint)
@@ -71,31 +68,9 @@ def create_app(overrides=None):
     try:
         retry_on_conflict(create_tables)(db)
     except OUTAGES as error:
-        log_outage(app, error)  # requests are answered with 503
+        log_error(app.logger, error)  # requests are answered with 503
     db.close()  # before gunicorn forks
     return app
-
-
-class LogFormatter(logging.Formatter):
-    """Formats a line about an error, with its time in UTC and the request's id."""
-
-    converter = time.gmtime
-    default_time_format = "%Y-%m-%dT%H:%M:%S"
-    default_msec_format = "%s.%03dZ"
-
-    def format(self, record):
-        record.request_id = request_id() if has_request_context() else "-"
-        return super().format(record)
-
-
-def request_id():
-    """Return the request's own X-Request-Id if it is valid, or else a new one."""
-    environ = request.environ
-    if "profiles.request_id" not in environ:
-        own = environ.get("HTTP_X_REQUEST_ID", "")
-        is_valid = re.fullmatch("[A-Za-z0-9._-]{1,128}", own)
-        environ["profiles.request_id"] = own if is_valid else token_hex(16)
-    return environ["profiles.request_id"]
 
 
 def add_headers(response):
@@ -108,7 +83,7 @@ def service_error(error):
     """Return the error as its JSON body, with the header that its status asks for."""
     request.environ["profiles.code"] = error.code
     body = {"object": "error", "message": error.code}
-    return body, error.status, HEADERS_OF_ERRORS.get(error.status, {})
+    return body, error.status, ERROR_HEADERS.get(error.status, {})
 
 
 def http_error(error):
@@ -123,10 +98,34 @@ def database_error(error):
     """Return 503 for an outage. Flask logs any other error and returns 500."""
     if not is_outage(error):
         raise redact(error) from None
-    log_outage(current_app, error)
+    log_error(current_app.logger, error)
     db.close()  # the next request gets a new connection: an old one may stay read-only
     return service_error(ServiceError("database-unavailable"))
 
 
-def log_outage(app, error):
-    app.logger.error("database unavailable: %s", describe_error(error))
+class LogFormatter(logging.Formatter):
+    """Formats a line about an error, with its time in UTC and the request's id."""
+
+    FORMAT = (
+        "time=%(asctime)s level=%(levelname)s request_id=%(request_id)s %(message)s"
+    )
+    converter = time.gmtime
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+
+    def __init__(self):
+        super().__init__(self.FORMAT)
+
+    def format(self, record):
+        record.request_id = request_id() if has_request_context() else "-"
+        return super().format(record)
+
+
+def request_id():
+    """Return the request's own X-Request-Id if it is valid, or else a new one."""
+    environ = request.environ
+    if "profiles.request_id" not in environ:
+        own = environ.get("HTTP_X_REQUEST_ID", "")
+        is_valid = re.fullmatch("[A-Za-z0-9._-]{1,128}", own)
+        environ["profiles.request_id"] = own if is_valid else token_hex(16)
+    return environ["profiles.request_id"]

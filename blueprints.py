@@ -1,6 +1,6 @@
 """One blueprint for each endpoint: HTTP in, one operation, JSON out.
 
-Shared helpers follow: they send a listing, and read the caller and the body.
+Helpers for listings, the caller and the body are at the end.
 """
 
 from io import BytesIO
@@ -15,10 +15,9 @@ from werkzeug.formparser import FormDataParser
 
 import operations
 from accounts import authenticate, resolve_appid
-from database import redact
+from database import is_outage, log_error, redact
 from errors import ServiceError
 from models import Profile, Session, check_tables
-from rows import select_all
 from validators import is_identifier
 
 URLENCODED = "application/x-www-form-urlencoded"
@@ -178,7 +177,7 @@ def send_listing(listing):
     query = request.args
     after = query.get("after")
     if query.get("all"):
-        return send_all(select_all(listing, after))
+        return send_all(operations.read_all(listing, after))
     limit = query.get("limit") or None
     offset = query.get("offset") or None
     objects, next_after = operations.read_page(listing, limit, offset, after)
@@ -204,7 +203,7 @@ def send_all(batches):
     # Read the first part now: an error here can still become a response.
     first = next(parts)
     app = current_app._get_current_object()
-    body = chain([first], handle_late_error(parts, app, request.environ))
+    body = chain([first], log_late_error(parts, app, request.environ))
     return Response(body, mimetype="application/json")
 
 
@@ -217,19 +216,15 @@ def json_parts(batches):
     yield b"null\n" if separator == b"[" else b"]\n"
 
 
-def handle_late_error(parts, app, environ):
-    """Yield the parts. Handle an error like any other, though the status was sent.
-
-    Flask logs it, and the code is that of the request's line in the log.
-    """
+def log_late_error(parts, app, environ):
+    """Yield the parts. Log an error, which can no longer become a response."""
     try:
         yield from parts
     except Exception as error:
-        with app.request_context(environ):
-            try:
-                app.handle_user_exception(error)
-            except Exception as defect:
-                app.handle_exception(defect)
+        code = "database-unavailable" if is_outage(error) else "internal-error"
+        environ["profiles.code"] = code
+        with app.request_context(environ):  # for the request_id of the line
+            log_error(app.logger, error)
         raise redact(error) from None  # the server cuts the connection
 
 
@@ -244,10 +239,7 @@ def read_caller():
 
 
 def read_target(caller):
-    """Return the accountid that the request names.
-
-    If the caller is an administrator, the log shows it.
-    """
+    """Return the accountid that the request names; log it for an administrator."""
     accountid = request.args.get("accountid")
     if caller.administrator and is_identifier("acct", accountid):
         request.environ["profiles.target"] = accountid
@@ -281,7 +273,7 @@ def parse_form(data):
     """Return the fields of a form, without its files.
 
     Raises ValueError for a form that is broken or not UTF-8. Flask's request.form would
-    be empty, or would have the escapes of the other encoding.
+    be empty, or would keep the bytes of another encoding as percent escapes.
     """
     if request.mimetype == URLENCODED:
         pairs = parse_qsl(data.decode(), keep_blank_values=True, errors="strict")

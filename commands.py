@@ -20,7 +20,7 @@ from database import (
     db,
     describe_error,
     is_outage,
-    redact,
+    log_error,
     retry_on_conflict,
 )
 from errors import ServiceError, SettingError
@@ -33,22 +33,22 @@ class Command(click.Command):
     """A command that prints what its function returns, and an error as one line."""
 
     def invoke(self, context):
-        db.connect_params.pop("read_timeout", None)  # a statement may take long
+        db.connect_params.pop("read_timeout", None)  # its statements may take longer
         try:
             result = super().invoke(context)
         except ServiceError as error:
             raise click.ClickException(error.code) from None
         except OUTAGES as error:
-            raise click.ClickException(explain(error)) from None
+            raise click.ClickException(report(error)) from None
         if result:
             click.echo(json.dumps(result))
 
 
-def explain(error):
-    """Return why a command failed. A defect is logged with its traceback."""
+def report(error):
+    """Return why a command failed. Log a defect, with its traceback."""
     if is_outage(error):
         return f"database-unavailable: {describe_error(error)}"
-    current_app.logger.error("a defect", exc_info=redact(error))
+    log_error(current_app.logger, error)
     return "internal-error"
 
 
@@ -100,7 +100,7 @@ def create_session(accountid, duration):
 @appid_option
 @duration_option(ADMINISTRATOR_DURATION)
 def create_administrator(appid, duration):
-    """Create an administrator and a session of it; print the session with its token.
+    """Create an administrator and a session for it; print the session with its token.
 
     The token is not shown again. Repeating the command creates another administrator.
 
@@ -225,14 +225,13 @@ def copy_database(database_url):
         with closing(target), bar:
             create_tables(target)
             with target.atomic():
-                fill(target, bar)
+                copy_rows(target, bar)
     except OUTAGES as error:
-        reason = describe_error(error).partition(" for user ")[0]  # not its name
-        raise click.ClickException(f"the target: {reason}") from None
+        raise click.ClickException(f"the target: {describe_error(error)}") from None
     return {"object": "copy", **counts}
 
 
-def fill(target, bar):
+def copy_rows(target, bar):
     """Copy every row into the tables of the target, which must be empty."""
     if any(model.select().exists(target) for model in MODELS):
         raise click.ClickException("the target already has rows")
@@ -241,9 +240,11 @@ def fill(target, bar):
             try:
                 model.insert_many(batch).execute(target)
             except DEFECTS as error:
-                message = f"the target refused a row of {model.TABLE}"
-                reason = describe_refusal(error)
-                raise click.ClickException(f"{message}: {reason}") from None
+                reason = describe_error(error)
+                if "FOREIGN KEY" in str(error):  # its account is gone
+                    reason = "FOREIGN KEY"
+                message = f"the target refused a row of {model.TABLE}: {reason}"
+                raise click.ClickException(message) from None
             bar.update(len(batch))
 
 
@@ -253,14 +254,7 @@ def read_batches(model):
     try:
         yield from chunked(rows, 100)  # with rows of 64 KB less than 16 MB
     except OUTAGES as error:
-        raise click.ClickException(explain(error)) from None
-
-
-def describe_refusal(error):
-    """Return "FOREIGN KEY" for a row without its account, or the error's code."""
-    if "FOREIGN KEY" in str(error):
-        return "FOREIGN KEY"
-    return describe_error(error)
+        raise click.ClickException(report(error)) from None
 
 
 @command()

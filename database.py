@@ -12,6 +12,7 @@ Any other outage is raised, and a request is answered with 503.
 
 import logging
 import random
+import re
 import sqlite3
 import time
 from contextlib import suppress
@@ -38,7 +39,7 @@ CONFLICTS = {  # MySQL's error numbers
     3101,  # a Group Replication conflict
 }
 # Pin the session settings that our results depend on. wait_timeout: the server closes
-# a connection after an idle minute, before a firewall drops it without a word.
+# a connection after an idle minute, before a firewall silently drops it.
 SESSION_SETTINGS = f"""SET SESSION
     autocommit = 1,
     sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
@@ -76,9 +77,9 @@ class SQLite(peewee.SqliteDatabase):
     def execute_sql(self, sql, params=None):
         """Execute SQL, retrying while another connection holds the lock.
 
-        A process retries one write at a time: more threads would slow down the one that
-        they wait for. That one never waits for ``write_lock`` itself, because a
-        transaction waits at BEGIN, and its COMMIT does not come through here.
+        Only one thread of a process retries, because retries slow down the writer. The
+        writer itself never waits for ``write_lock``: its transaction waits at BEGIN,
+        and Peewee commits without execute_sql().
         """
         if self.in_transaction():
             return super().execute_sql(sql, params)
@@ -116,7 +117,7 @@ class MySQL(ReconnectMixin, peewee.MySQLDatabase):
     # alone and skips the rows before the cursor: 107 ms in the middle of 200,000 rows
     # instead of 0.3.
     index_hint = "FORCE INDEX ({})"
-    # Each is a part of the error's text, as in the sample behind it. "(2013, 'Lost
+    # Parts of the error's text, in lower case, each below a sample. "(2013, 'Lost
     # connection to MySQL server during query (timed out)')" must not match: the
     # statement may still run.
     reconnect_errors = (
@@ -190,16 +191,17 @@ def is_outage(error):
 
 
 def describe_error(error):
-    """Return why the database failed, without the values that its text may quote.
+    """Return why the database failed, without what the driver's text may quote.
 
     For a defect this is MySQL's error number or the name of SQLite's error code.
     """
     if is_outage(error):
         # Could not decode to UTF-8 column 'fullName' with text '…'
-        return str(error).partition(" with text ")[0]
+        # (1045, "Access denied for user '…'@'127.0.0.1'")
+        return re.split(" with text | for user ", str(error))[0]
     driver_error = getattr(error, "orig", None)
     number = error.args[0] if len(error.args) > 1 else "unknown"
-    return getattr(driver_error, "sqlite_errorname", number)
+    return str(getattr(driver_error, "sqlite_errorname", number))
 
 
 def redact(error):
@@ -211,3 +213,11 @@ def redact(error):
     if not isinstance(error, OUTAGES):
         return error
     return type(error)(describe_error(error)).with_traceback(error.__traceback__)
+
+
+def log_error(logger, error):
+    """Log an outage as one line, and any other error with its traceback."""
+    if is_outage(error):
+        logger.error("database unavailable: %s", describe_error(error))
+    else:
+        logger.error("internal error", exc_info=redact(error))

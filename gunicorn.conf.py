@@ -40,8 +40,8 @@ if hasattr(os, "sched_getaffinity") and workers >= len(os.sched_getaffinity(0)):
 def when_ready(server):
     """Warn if a platform has no database, and set the time-out of connections.
 
-    A thread that waits for 5 seconds to receive or send gives the client up. Otherwise
-    a few silent clients would occupy every thread.
+    A thread that waits for 5 seconds to receive or send drops the client. Otherwise a
+    few silent clients would occupy every thread.
     """
     if os.environ.get("PORT") and not os.environ.get("DATABASE_URL"):
         server.log.warning(
@@ -61,7 +61,7 @@ def pre_fork(server, worker):
 
 
 def post_worker_init(worker):
-    """Pin the worker to its core, which makes it a tenth faster."""
+    """Pin the worker to its core, which makes it 10 % faster."""
     if CORES:
         with suppress(OSError):  # the machine may allow no choice, or fewer by now
             os.sched_setaffinity(0, {worker.core})
@@ -83,7 +83,7 @@ class PatientWorker(ThreadWorker):
 
 class LogfmtLogger(Logger):
     def access(self, resp, req, environ, request_time):
-        """Write the line of a request. gunicorn's format would take a tenth longer."""
+        """Write the line of a request. gunicorn's format would take 10 % longer."""
         began = (datetime.now(UTC) - request_time).isoformat(timespec="milliseconds")
         forwarded = environ.get("HTTP_X_FORWARDED_FOR", "").rpartition(",")[2].strip()
         line = (
@@ -112,7 +112,7 @@ def quote_value(text):
 
 
 def drop(record):
-    """Drop what is no news.
+    """Drop records that add nothing.
 
     "Socket error processing request." with a BlockingIOError: a client timed out.
     "Error handling request": a listing broke off, and blueprints.py has logged why.
@@ -123,8 +123,9 @@ def drop(record):
 
 
 def redact(record):
-    """Cut what gunicorn quotes of a request, such as a token. Make it one line:
+    """Cut what a record quotes of a request, such as a token; keep it on one line.
 
+    Samples:
     "Invalid request from ip=192.0.2.1: Invalid HTTP header name: 'token'"
     "Ignored premature client disconnection. No more data after: b'token'"
     "Error handling request GET /docs?token"
@@ -132,8 +133,8 @@ def redact(record):
     text = record.getMessage()
     if re.match("Invalid request|Ignored premature client|Error handling", text):
         text = re.split("['\"?]", text)[0]
-        if record.exc_info:  # keep the type and the frames, but not the message
-            exception_type, _, frames = record.exc_info
+        exception_type, _, frames = record.exc_info or (None, None, None)
+        if exception_type:  # keep the type and the frames, but not the message
             error = Exception(exception_type.__qualname__)
             record.exc_info = (Exception, error, frames)
     record.msg = text if text.isprintable() else repr(text)

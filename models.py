@@ -16,10 +16,10 @@ latest = 0  # what now() returned last
 def now(reading=None):
     """Return nanoseconds since 1970, UTC, for the id and the timestamps of a row.
 
-    This is a reading of the clock, by default a new one, or the last value plus one if
-    the clock was set back: later rows of a process come later. Not unique across
-    threads and processes: insert() retries on a collision. What is compared with the
-    clock, such as ``expiresAt``, is made of ``time.time_ns()`` instead.
+    This is a reading of the clock, by default a new one, or one more than the last
+    value if the clock was set back, so that rows of a process keep their order. Not
+    unique across threads and processes: insert() retries on a collision. Compare the
+    clock with ``time.time_ns()`` or clock_timestamp() instead.
     """
     global latest
     latest = now_ns = max(latest + 1, reading or time.time_ns())
@@ -37,11 +37,11 @@ def clock_timestamp():
     return timestamp(time.time_ns())
 
 
-# What a SELECT reads for a property that is no column of the same name.
+# What a SELECT reads for a property that is no column. as_object() replaces it.
 COMPUTED = {
-    "object": "NULL AS object",
-    "fields": "NULL AS fields",
-    "ended": "endedAt AS ended",
+    "object": "NULL",
+    "fields": "NULL",
+    "ended": "endedAt",
 }
 
 
@@ -86,7 +86,7 @@ class Account(db.Model):
 class AccountRow(db.Model):
     """The columns of each row that belongs to an account."""
 
-    id = BigIntegerField(primary_key=True)  # the nanosecond of its creation: the order
+    id = BigIntegerField(primary_key=True)  # when it was created, in ns: the order
     appid = AsciiField()
     accountid = AsciiField()
     createdAt = AsciiField()
@@ -171,10 +171,8 @@ def as_object(model, values):
     """Return the interface's object, given the values of a model's SELECT_LIST."""
     properties = dict(zip(model.PROPERTIES, values, strict=False))  # an id may follow
     properties["object"] = model.TABLE
-    if model is Account:
-        properties["administrator"] = bool(
-            properties["administrator"]
-        )  # stored as 0 or 1
+    if model is Account:  # both databases store a boolean as 0 or 1
+        properties["administrator"] = bool(properties["administrator"])
     if model is Session:
         was_ended = properties["ended"] is not None
         properties["ended"] = was_ended or properties["expiresAt"] <= clock_timestamp()

@@ -50,14 +50,14 @@ def create_profile(
     """
     appid = resolve_appid(appid)
     if accountid != caller.accountid or not belongs_to(caller, appid):
-        rows.get_object(Account, accountid, appid)  # raises when it is unknown
+        rows.get_object(Account, accountid, appid)  # raises if it is unknown
         raise ServiceError("invalid-account")
     values = load_profile(body, user_profile_fields, creating=True)
     default = values.pop("default", None)
     profileid = identifier_for_key("prof", idempotency_key, appid, accountid)
     values |= {"profileid": profileid, "appid": appid, "accountid": accountid}
     is_default = default == "true" or default is True
-    profile = rows.insert(Profile, values, default=is_default)
+    profile = rows.insert(Profile, values, as_default=is_default)
     if profile["accountid"] != accountid:
         raise ServiceError("invalid-idempotency-key")  # two keys have the same hash
     return profile
@@ -148,7 +148,7 @@ def own_listing(caller, accountid, appid):
 
 
 def application_listing(model, caller, appid, accountid):
-    """Return the Listing of an application, perhaps of one of its accounts.
+    """Return the Listing of an application, optionally of one of its accounts.
 
     Raises administrator-required or invalid-appid.
     """
@@ -156,14 +156,14 @@ def application_listing(model, caller, appid, accountid):
     if not accountid:
         return Listing(model, application, application)
     if not is_identifier("acct", accountid):
-        accountid = "nobody"  # has no rows
+        accountid = "nobody"  # MySQL refuses to compare some texts with ASCII columns
     return Listing(model, application | {"accountid": accountid}, application)
 
 
 def read_list(listing, *, all=None, limit=None, offset=None, after=None):
     """Return the objects of a listing, or None if there are none."""
     if all:
-        batches = rows.select_all(listing, after)
+        batches = read_all(listing, after)
         objects = [each for batch in batches for each in batch]
     else:
         objects, _ = read_page(listing, limit, offset, after)
@@ -179,6 +179,11 @@ def read_page(listing, limit, offset, after):
     limit = parse_number("limit", limit, settings()["PAGE_SIZE"])
     offset = parse_number("offset", offset, 0)
     return rows.select_page(listing, limit, offset, after)
+
+
+def read_all(listing, after):
+    """Yield all objects of a listing, as lists of up to 100. Raises invalid-after."""
+    return rows.select_all(listing, after)
 
 
 def parse_number(name, value, default, *, minimum=0, maximum=MAX_INT64):

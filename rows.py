@@ -1,4 +1,4 @@
-"""Rows found, changed, stored, and read in pages.
+"""Rows read, stored, updated and listed.
 
 Hot-path queries are raw SQL, because Peewee takes 180 µs to build one, as long as a
 database takes to answer it. All others are Peewee's expressions.
@@ -14,9 +14,10 @@ from errors import ServiceError
 from models import Account, Session, as_object, now, timestamp
 from validators import MAX_INT64, is_identifier
 
-# ``scope`` is a dictionary of columns and values that each listed row has. ``visible``
-# is the same for the rows that ``after`` may name.
-Listing = namedtuple("Listing", "model scope visible")
+# ``scope``: columns and their values, which the listed rows have. ``cursor_scope``: the
+# same for the row ``after``. An administrator who lists one account may continue after
+# any row of the application.
+Listing = namedtuple("Listing", "model scope cursor_scope")
 
 
 def get_object(model, identifier, appid=None):
@@ -63,14 +64,14 @@ def lock_account(accountid):
 
 
 @retry_on_conflict
-def insert(model, values, *, default=False):
+def insert(model, values, *, as_default=False):
     """Store an account's profile or session; return its object.
 
-    With ``default``, a profile also becomes the account's default: both are stored, or
-    neither. If the identifier exists, return that object and store nothing. Raises
+    With ``as_default``, a profile also becomes the account's default: both are stored,
+    or neither. If the identifier exists, return that object and store nothing. Raises
     invalid-accountid if the account is gone.
     """
-    store = insert_default_profile if default else insert_row
+    store = insert_default_profile if as_default else insert_row
     try:
         return store(model, values)
     except IntegrityError:
@@ -87,7 +88,7 @@ def insert(model, values, *, default=False):
 def insert_default_profile(model, values):
     """Store a profile and make it the account's default, in one transaction."""
     with db.atomic():
-        # This locks the account first, so that of two defaults the later one stays.
+        # This locks the account, so that of two concurrent defaults the last wins.
         update(Account, values["accountid"], {"profileid": values["profileid"]})
         return insert_row(model, values)
 
@@ -154,15 +155,15 @@ def select_rows(listing, before_id, limit, offset):
 def cursor_id(listing, after):
     """Return the id of the cursor row, or MAX_INT64 if there is none.
 
-    Raises invalid-after if no visible row has the identifier ``after``.
+    Raises invalid-after.
     """
     if not after:
         return MAX_INT64
-    model, _, visible = listing
+    model, _, scope = listing
     if is_identifier(model.PREFIX, after):
-        condition = " AND ".join(f"{name} = ?" for name in visible)
+        condition = " AND ".join(f"{name} = ?" for name in scope)
         sql = f"SELECT id FROM {model.TABLE} WHERE {model.TABLE}id = ? AND {condition}"
-        row = run_sql(sql, after, *visible.values()).fetchone()
+        row = run_sql(sql, after, *scope.values()).fetchone()
         if row:
             return row[0]
     raise ServiceError("invalid-after")

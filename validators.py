@@ -48,7 +48,7 @@ PROFILE_FIELDS = {
 class Text(fields.String):
     """A required string. A database must be able to store it."""
 
-    convert = staticmethod(str.__str__)  # of a StrEnum, its value
+    convert = staticmethod(str.__str__)  # a StrEnum's value, not its name
 
     def _deserialize(self, value, *args, **kwargs):
         if isinstance(value, str):
