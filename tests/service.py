@@ -31,7 +31,6 @@ from models import MODELS, Account, as_object, timestamp
 from validators import new_identifier
 
 ROOT = Path(__file__).parent.parent
-PROGRAMS = ROOT / "tests" / "programs"
 UPDATE = "/api/user/update-profile"
 CREATE = "/api/user/create-profile"
 PROFILES = "/api/administrator/profiles"

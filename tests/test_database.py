@@ -1,5 +1,6 @@
 """Tables, rows and transactions in one process: nothing is stored halfway or lost."""
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -13,9 +14,7 @@ import peewee
 import pytest
 from flask import Flask
 from service import (
-    PROFILES,
     ROOT,
-    SERVER,
     Threads,
     at_once,
     cursor_of,
@@ -35,35 +34,20 @@ from errors import ServiceError
 from models import Account, Profile
 from operations import create_profile, list_profiles, update_profile
 
-SCHEMA_OF_SQLITE = "SELECT sql FROM sqlite_master ORDER BY name"
-SCHEMA_OF_MYSQL = """
-SELECT table_name, index_name, column_name, non_unique
-FROM information_schema.statistics WHERE table_schema = DATABASE()
-ORDER BY table_name, index_name, seq_in_index"""
-# What stands in /*! */ is for MySQL alone.
-ASCII = "VARCHAR(64) /*! CHARACTER SET ascii COLLATE ascii_bin */"
-TEXT = "LONGTEXT /*! CHARACTER SET utf8mb4 */"
-TABLES_OF_1_3 = f"""
-CREATE TABLE account (accountid {ASCII} NOT NULL PRIMARY KEY, appid {ASCII} NOT NULL,
-    administrator INTEGER NOT NULL, profileid {ASCII}, createdAt {ASCII} NOT NULL,
-    updatedAt {ASCII} NOT NULL);
-CREATE TABLE profile (id BIGINT NOT NULL PRIMARY KEY, appid {ASCII} NOT NULL,
-    accountid {ASCII} NOT NULL, createdAt {ASCII} NOT NULL, updatedAt {ASCII} NOT NULL,
-    profileid {ASCII} NOT NULL, companyName {TEXT}, fullName {TEXT}, phone {TEXT},
-    contactEmail {TEXT}, displayEmail {TEXT}, displayName {TEXT}, occupation {TEXT},
-    location {TEXT}, dob {TEXT}, website {TEXT});
-CREATE UNIQUE INDEX profile_profileid ON profile (profileid);
-CREATE INDEX profile_appid_id ON profile (appid, id);
-CREATE INDEX profile_appid_accountid_id ON profile (appid, accountid, id);
-CREATE TABLE session (id BIGINT NOT NULL PRIMARY KEY, appid {ASCII} NOT NULL,
-    accountid {ASCII} NOT NULL, createdAt {ASCII} NOT NULL, updatedAt {ASCII} NOT NULL,
-    sessionid {ASCII} NOT NULL, tokenHash {ASCII} NOT NULL, csrfToken {ASCII} NOT NULL,
-    duration INTEGER NOT NULL, expiresAt {ASCII} NOT NULL, endedAt {ASCII},
-    lastVerifiedAt {ASCII} NOT NULL);
-CREATE UNIQUE INDEX session_sessionid ON session (sessionid);
-CREATE UNIQUE INDEX session_tokenHash ON session (tokenHash);
-CREATE INDEX session_appid_id ON session (appid, id);
-CREATE INDEX session_appid_accountid_id ON session (appid, accountid, id)"""
+# Eight processes that begin at once, when the first one closes the pipe.
+FIRST_STARTS = """
+import os
+from app import create_app
+waiting, signal = os.pipe()
+for _ in range(8):
+    if os.fork() == 0:
+        os.close(signal)
+        os.read(waiting, 1)
+        create_app()
+        os._exit(0)
+os.close(signal)
+print(*[os.wait()[1] for _ in range(8)])
+"""
 # One NULL, the account's, when there is neither a profile nor a default.
 PROFILEIDS = "SELECT profileid FROM account UNION ALL SELECT profileid FROM profile"
 LOCK = "UPDATE account SET updatedAt = 'x' WHERE accountid ="
@@ -96,12 +80,6 @@ def committed(url, client):
     """The names of the application's profiles, as another client sees them."""
     sql = f"SELECT fullName FROM profile WHERE appid = '{client.appid}' ORDER BY id"
     return [name for (name,) in execute(url, sql)]
-
-
-def schema(url):
-    return execute(
-        url, SCHEMA_OF_SQLITE if url.startswith("sqlite") else SCHEMA_OF_MYSQL
-    )
 
 
 @pytest.mark.parametrize("table", ["account", "profile"])
@@ -142,26 +120,11 @@ def test_every_profile_and_session_has_its_account(app, user, statement):
         db.execute_sql(f"{statement} WHERE accountid = '{user.accountid}'")
 
 
-def test_tables_of_version_1_3_are_used_as_they_are(empty_database_url, make_app):
-    with cursor_of(empty_database_url) as cursor:
-        for statement in TABLES_OF_1_3.split(";"):
-            cursor.execute(statement)
-    before = schema(empty_database_url)
-    user = sign_in(make_app(DATABASE_URL=empty_database_url), administrator=True)
-    first, second = [user.create(named(name)).json for name in "ab"]
-    for scope in ("", f"&accountid={user.accountid}"):
-        assert user.get(f"{PROFILES}?limit=1{scope}").json == [second]
-    assert user.update(first["profileid"], named("c")).status_code == 200
-    assert schema(empty_database_url) == before
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("turn", range(20))
-def test_first_starts_at_once_make_every_table_once(empty_database_url, turn):
+def test_first_starts_at_once_make_every_table_once(empty_database_url):
     done = subprocess.run(
-        [sys.executable, "-m", "tests.programs.first_starts"],
+        [sys.executable, "-c", FIRST_STARTS],
         cwd=ROOT,
-        input=" ".join([empty_database_url] * 8),
+        env={**os.environ, "DATABASE_URL": empty_database_url},
         capture_output=True,
         text=True,
     )
@@ -336,14 +299,11 @@ def test_within_another_flask_app_it_has_its_own_settings(make_app):
 
 
 @on_mysql
-def test_the_configuration_of_the_server_does_not_matter(make_app, database_url):
-    change = "SET GLOBAL autocommit = %s, GLOBAL sql_mode = %s"
-    (before,) = execute(SERVER, "SELECT @@GLOBAL.autocommit, @@GLOBAL.sql_mode")
-    execute(SERVER, change, 0, "ANSI,NO_BACKSLASH_ESCAPES")
-    try:
-        user = sign_in(make_app())  # connects
-    finally:
-        execute(SERVER, change, *before)
+def test_the_configuration_of_the_server_does_not_matter(user, database_url):
+    """Here a connection that has other settings is set up again."""
+    db.execute_sql("SET autocommit = 0, sql_mode = 'ANSI,NO_BACKSLASH_ESCAPES'")
+    db.execute_sql("SET wait_timeout = 1000")
+    db.execute_sql(db.connect_params["init_command"])
     text = "a'\\\"b"
     user.create(named("name") | {"full-name": text})
     assert committed(database_url, user) == [text]

@@ -14,7 +14,6 @@ import peewee
 import pytest
 from service import (
     PROFILES,
-    PROGRAMS,
     SERVER,
     SESSIONS,
     Served,
@@ -38,6 +37,22 @@ from models import Profile
 from operations import create_profile, list_profiles
 
 long = pytest.mark.long
+# Carries bytes between its clients and a server: PROXY PORT HOST PORT.
+PROXY = """
+import socket, sys
+from threading import Thread
+port, host, port_of_server = sys.argv[1:]
+def carry(source, target):
+    while data := source.recv(65_536):
+        target.sendall(data)
+    target.shutdown(socket.SHUT_RDWR)
+with socket.create_server(("127.0.0.1", int(port)), backlog=64) as listener:
+    while True:
+        client, _ = listener.accept()
+        server = socket.create_connection((host, port_of_server))
+        Thread(target=carry, args=[client, server]).start()
+        Thread(target=carry, args=[server, client]).start()
+"""
 
 
 def assert_unavailable(response):
@@ -211,7 +226,7 @@ def test_a_server_that_comes_cuts_connections_goes_and_hangs(
     server = SERVER.rpartition("@")[2]
 
     def come():
-        proxy.start(sys.executable, PROGRAMS / "proxy.py", str(proxy.port), server)
+        proxy.start(sys.executable, "-c", PROXY, str(proxy.port), *server.split(":"))
         wait_until(lambda: is_listening(proxy.port))
 
     url = empty_database_url.replace(server, f"127.0.0.1:{proxy.port}")
