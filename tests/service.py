@@ -173,6 +173,11 @@ def name_of(url):
     return unquote(urlsplit(url).path[1:])
 
 
+def server_url(name):
+    """The URL of a database on the MySQL server."""
+    return urlsplit(SERVER)._replace(path=f"/{name}").geturl()
+
+
 @contextmanager
 def new_database(kind, folder):
     """The URL of a database of the kind without a table, until the end of the block."""
@@ -182,7 +187,7 @@ def new_database(kind, folder):
         return
     execute(SERVER, f"CREATE DATABASE {name}")
     try:
-        yield urlsplit(SERVER)._replace(path=f"/{name}").geturl()
+        yield server_url(name)
     finally:
         execute(SERVER, f"DROP DATABASE {name}")
 
@@ -193,7 +198,7 @@ def cursor_of(url):
     if url.startswith("sqlite"):
         client = sqlite3.connect(name_of(url), isolation_level=None)
     else:
-        parsed = parse_database_url(url if name_of(url) else f"{url}/mysql")
+        parsed = parse_database_url(url if name_of(url) else server_url("mysql"))
         options = {"autocommit": True, "init_command": "SET foreign_key_checks = 0"}
         client = pymysql.connect(database=parsed.name, **options, **parsed.server)
     with closing(client):

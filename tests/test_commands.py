@@ -22,6 +22,7 @@ from service import (
     new_database,
     on_mysql,
     on_sqlite,
+    server_url,
     sign_in,
     stored,
 )
@@ -390,7 +391,7 @@ def test_a_target_that_is_malformed(fail):
 
 AWAY = ["sqlite:////missing/secret.db", "mysql://secret:secret@127.0.0.1:1/x"]
 if SERVER:
-    AWAY.append(re.sub("//.*@", "//secret:secret@", f"{SERVER}/x"))
+    AWAY.append(re.sub("//.*@", "//secret:secret@", server_url("x")))
 
 
 @on_sqlite

@@ -9,6 +9,7 @@ import time
 from functools import partial
 from pathlib import Path
 from stat import filemode
+from urllib.parse import urlsplit
 
 import peewee
 import pytest
@@ -223,7 +224,7 @@ def proxy(tmp_path):
 def test_a_server_that_comes_cuts_connections_goes_and_hangs(
     empty_database_url, serve, proxy
 ):
-    server = SERVER.rpartition("@")[2]
+    server = urlsplit(SERVER).netloc.rpartition("@")[2]
 
     def come():
         proxy.start(sys.executable, "-c", PROXY, str(proxy.port), *server.split(":"))
