@@ -35,28 +35,30 @@ def walk(client, path):
 
 
 @pytest.mark.parametrize(
-    "case",
+    ("query", "first", "end"),
     [
-        "limit=&offset=&after=&all= finds 0 to 10",
-        "limit=03&offset=4 finds 4 to 7",
-        "limit=0 finds 0 to 0",
-        "limit=15 finds 0 to 15",
-        f"limit={LARGEST}&offset=3 finds 3 to 15",
-        f"limit={LARGEST}&offset={LARGEST} finds 0 to 0",
-        "all=false&limit=x&offset=-1 finds 0 to 15",
-        "after={1}&limit=2&offset=3 finds 5 to 7",
-        "after={1}&all=1 finds 2 to 15",
-        "after={14} finds 0 to 0",
+        ("limit=&offset=&after=&all=", 0, 10),
+        ("limit=03&offset=4", 4, 7),
+        ("limit=0", 0, 0),
+        ("limit=15", 0, 15),
+        (f"limit={LARGEST}&offset=3", 3, 15),
+        (f"limit={LARGEST}&offset={LARGEST}", 0, 0),
+        ("limit=3&limit=4", 0, 3),  # the first value counts
+        ("all=&all=1", 0, 10),
+        ("all", 0, 10),
+        ("all=0", 0, 15),
+        ("all=false&limit=x&offset=-1", 0, 15),
+        ("after={1}&limit=2&offset=3", 5, 7),
+        ("after={1}&all=1", 2, 15),
+        ("after={14}", 0, 0),
     ],
 )
-def test_a_query_finds_a_part_of_15_rows(administrator, case):
+def test_a_query_finds_a_part_of_15_rows(administrator, query, first, end):
     rows = fill(Profile, administrator.appid, 15)  # three or four to a millisecond
     ids = [row["profileid"] for row in rows]
-    query, _, first, _, end = case.format(*ids).split()
-    response = administrator.get(f"{PROFILES}?{query}")
-    part = rows[int(first) : int(end)]
-    assert response.json == (part or None)
-    assert ("Link" in response.headers) == (end not in ("0", "15"))
+    response = administrator.get(f"{PROFILES}?{query.format(*ids)}")
+    assert response.json == (rows[first:end] or None)
+    assert ("Link" in response.headers) == (end not in (0, 15))
 
 
 @pytest.mark.parametrize(
@@ -66,6 +68,8 @@ def test_a_query_finds_a_part_of_15_rows(administrator, case):
         "limit=x&offset=x&after=x",
         "limit=٣",
         "limit=%20",
+        "limit=1.0",
+        "limit=%2B1",
         f"limit={LARGEST + 1}",
         pytest.param(f"limit={'9' * 5000}", id="5000-digits"),
         "offset=0x1&after=x",
@@ -94,7 +98,9 @@ def test_an_argument_that_is_refused_in_this_process(app, name, value):
 def test_a_listing_ends_with_its_application(administrator, user, model, name):
     (row,) = fill(model, "elsewhere", 1)
     path = f"/api/administrator/{name}s"
-    for accountid in (row["accountid"], "acct_x"):
+    own = fill(model, administrator.appid, 1)[0]["accountid"]
+    others = [row["accountid"], "acct_x", own.upper(), f"{own}%20", f"{own}%00"]
+    for accountid in others:
         response = administrator.get(f"{path}?all=1&accountid={accountid}")
         assert response.data == b"null\n"
     after = row[f"{name}id"]
