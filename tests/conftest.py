@@ -11,9 +11,9 @@ from app import create_app
 from config import load
 
 # The tests, and what they start, do not depend on what is set here.
-SETTINGS = {"FORWARDED_ALLOW_IPS", "GUNICORN_CMD_ARGS", "SCRIPT_NAME", *load({})}
-for name in [*os.environ]:
-    if name in SETTINGS or name.startswith("FLASK_"):
+OTHERS = "FLASK_", "GUNICORN_", "FORWARDED_", "SCRIPT_NAME"
+for name in {*os.environ}:
+    if name in load({}) or name.startswith(OTHERS):
         del os.environ[name]
 
 

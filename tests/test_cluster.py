@@ -40,11 +40,13 @@ def same_on_all(urls, sql):
 def urls():
     """A new database, on each member."""
     name = f"test_profiles_{token_hex(4)}"
-    execute(SERVERS[0], f"CREATE DATABASE {name}")
-    urls = [urlsplit(server)._replace(path=f"/{name}").geturl() for server in SERVERS]
+    servers = [urlsplit(server) for server in SERVERS]
+    own = servers[0]._replace(path="/mysql").geturl()
+    execute(own, f"CREATE DATABASE {name}")
+    urls = [server._replace(path=f"/{name}").geturl() for server in servers]
     same_on_all(urls, "SELECT DATABASE()")
     yield urls
-    execute(SERVERS[0], f"DROP DATABASE {name}")
+    execute(own, f"DROP DATABASE {name}")
 
 
 def test_conflicts_between_members_are_repeated(urls, serve):

@@ -19,7 +19,6 @@ from service import (
     at_once,
     cursor_of,
     execute,
-    name_of,
     named,
     on_mysql,
     on_sqlite,
@@ -29,6 +28,7 @@ from service import (
 
 import accounts
 import models
+from config import parse_database_url
 from database import db, retry_on_conflict
 from errors import ServiceError
 from models import Account, Profile
@@ -140,7 +140,7 @@ def test_the_file_keeps_what_is_acknowledged_and_is_its_owners_alone(
     assert db.pragma("journal_mode") == "wal"
     assert db.pragma("synchronous") == 2  # FULL
     for end in ("", "-wal", "-shm"):
-        file = Path(name_of(database_url) + end)
+        file = Path(parse_database_url(database_url).name + end)
         assert filemode(file.stat().st_mode) == "-rw-------"
 
 

@@ -113,12 +113,14 @@ SILENT = [(HALF_HEAD, 8), (HALF_BODY, 8), (UNREAD, 30)]
 def test_silent_clients_are_given_up(serve, tmp_path):
     """There are more of them than threads, so others wait until then."""
 
+    url = f"sqlite:///{tmp_path}/x.db"
+    user = sign_in(serve(url))
+
     def wait_behind(text, limit):
-        service = serve(f"sqlite:///{tmp_path}/x.db", WEB_CONCURRENCY="1")
-        text = text.format(sign_in(service))
+        service = serve(url, WEB_CONCURRENCY="1")
         with ExitStack() as stack:
             for _ in range(5):
-                stack.enter_context(connected(service, text))
+                stack.enter_context(connected(service, text.format(user)))
             time.sleep(1)  # each thread has one of them by then
             began = time.monotonic()
             assert service.get("/health").status_code == 200

@@ -2,6 +2,7 @@
 
 import os
 import ssl
+import sys
 
 import pytest
 from service import ROOT, Served
@@ -123,9 +124,10 @@ def test_a_refusal_shows_nothing_of_a_database_url(url):
 
 @pytest.mark.long
 def test_a_command_ends_with_the_line_of_a_refusal(tmp_path):
-    done = Served(tmp_path, "", PAGE_SIZE="x").flask("init-db")
-    assert done.returncode == 1
-    assert done.stderr == f"Error: PAGE_SIZE=x: {NUMBER}\n"
+    command = Served(tmp_path, "", PAGE_SIZE="x")
+    command.start(sys.executable, "-m", "flask", "init-db")
+    assert command.process.wait(60) == 1
+    assert command.log() == f"Error: PAGE_SIZE=x: {NUMBER}\n"
 
 
 # Each with the engine, the name, and some of the options for PyMySQL.
