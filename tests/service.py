@@ -232,8 +232,6 @@ def fill(model, appid, count, *, accountid=None):
         account.on_conflict_ignore().execute()
         for some in chunked(rows, 100):
             model.insert_many(some).execute()
-    for row in rows:
-        row["ended"] = row.get("endedAt")
     return [
         as_object(model, [row.get(name) for name in model.PROPERTIES])
         for row in reversed(rows)
@@ -294,7 +292,7 @@ class Served:
         """Run the Procfile's line, or another command; the log is what they write."""
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
-                command or procfile("web"),
+                command or procfile(),
                 cwd=cwd,
                 env=self.environment,
                 stdout=log,
@@ -330,10 +328,9 @@ class Served:
         wait_until(lambda: not is_listening(self.port))
 
 
-def procfile(process, root=ROOT):
-    """The command of a process in the Procfile."""
-    text = (root / "Procfile").read_text()
-    return shlex.split(re.search(f"(?m)^{process}: (.+)$", text)[1])
+def procfile(root=ROOT):
+    """The command in the last line of the Procfile, which serves."""
+    return shlex.split((root / "Procfile").read_text().partition("web: ")[2])
 
 
 def is_listening(port):

@@ -48,7 +48,7 @@ SHOWN = {
 @pytest.mark.parametrize("setting", SHOWN)
 def test_the_settings_of_a_start(tmp_path, setting):
     service = Served(tmp_path, f"sqlite:///{tmp_path}/x.db")
-    service.start("env", setting, *procfile("web"), "--print-config")
+    service.start("env", setting, *procfile(), "--print-config")
     has_failed = service.process.wait(60) != 0
     assert has_failed is ("Error" in service.log())
     assert re.search(SHOWN[setting], service.log())

@@ -13,6 +13,7 @@ from validators import PROFILE_FIELDS
 
 CA = ssl.get_default_verify_paths().cafile
 LENGTHS = {name: (1, 50) for name, row in PROFILE_FIELDS.items() if row.rule == "name"}
+OVER = "is over MAXIMUM_PROFILE_FULL_NAME_LENGTH=50"
 NUMBER = "must be a whole number from 1 to 2147483647"
 FIELDS = f"must name each field once, of {', '.join(PROFILE_FIELDS)}"
 URLS = (
@@ -26,11 +27,7 @@ REFUSED = [
     ("MAXIMUM_POST_DATA_LENGTH", "0", NUMBER),
     ("MAXIMUM_PROFILE_DISPLAY_NAME_LENGTH", "0", NUMBER),
     ("MINIMUM_PROFILE_COMPANY_NAME_LENGTH", "x", NUMBER.replace("1", "0", 1)),
-    (
-        "MINIMUM_PROFILE_FULL_NAME_LENGTH",
-        "51",
-        "is over MAXIMUM_PROFILE_FULL_NAME_LENGTH=50",
-    ),
+    ("MINIMUM_PROFILE_FULL_NAME_LENGTH", "51", OVER),
     ("PORT", "0", "must be a whole number from 1 to 65535"),
     ("PORT", "65536", "must be a whole number from 1 to 65535"),
     ("WEB_CONCURRENCY", "0", "must be a whole number from 1 to 1000"),
@@ -135,17 +132,10 @@ DATABASE_URLS = {
     "sqlite:////var/lib/a%20b.db": ("sqlite", "/var/lib/a b.db", {}),
     "sqlite:///data/profiles.db": ("sqlite", f"{ROOT}/data/profiles.db", {}),
     "sqlite:///a%3Fb%23c.db": ("sqlite", f"{ROOT}/a?b#c.db", {}),
-    "mysql://h/d": (
-        "mysql",
-        "d",
-        {"host": "h", "port": 3306, "user": "", "password": b""},
-    ),
+    "mysql://h/d": ("mysql", "d", {"host": "h", "port": 3306, "user": ""}),
     "mysql://u@h/d?reconnect=true": ("mysql", "d", {"host": "h", "user": "u"}),
-    "mysql://secret:s%40s%2F%C3%BF@h:3307/d": (
-        "mysql",
-        "d",
-        {"user": "secret", "password": "s@s/ÿ".encode(), "port": 3307},
-    ),
+    "mysql://u:s%40%2F%C3%BF@h/d": ("mysql", "d", {"password": "s@/ÿ".encode()}),
+    "mysql://secret:secret@h:3307/d": ("mysql", "d", {"port": 3307}),
     "mysql2://u%2B:secret@h/d?charset=utf8mb4&pool=5": ("mysql", "d", {"user": "u+"}),
     "mysql+pymysql://u:secret@[::1]/d": ("mysql", "d", {"host": "::1"}),
     "mariadb://u:secret@h/d%2Dname": ("mysql", "d-name", {"host": "h"}),
