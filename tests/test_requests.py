@@ -1,11 +1,14 @@
 """What is sent and answered, beside the rules of the interface."""
 
 import json
+import logging
 import re
+from datetime import UTC, datetime
 from enum import Enum
 from io import BytesIO
 
 import pytest
+from flask.logging import default_handler
 from service import (
     CREATE,
     PROFILES,
@@ -377,6 +380,15 @@ def test_a_defect_is_a_500_with_a_traceback_in_the_log(make_app, caplog):
     response = app.test_client().get("/defect")
     assert_error(response, 500, "internal-error")
     assert "KeyError: 'the reason'" in caplog.text
+
+
+def test_a_line_about_an_error_has_its_time_and_request_id(app):
+    record = logging.makeLogRecord({"msg": "why", "levelname": "ERROR"})
+    moment = rf"{datetime.now(UTC):%Y-%m-%dT%H}:\d\d:\d\d\.\d{{3}}Z"
+    begin = f"time={moment} level=ERROR request_id="
+    assert re.fullmatch(f"{begin}- why", default_handler.format(record))
+    with app.test_request_context(headers={"X-Request-Id": "5f3c"}):
+        assert re.fullmatch(f"{begin}5f3c why", default_handler.format(record))
 
 
 def test_health(client):
