@@ -4,7 +4,7 @@ import os
 import sqlite3
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from contextvars import copy_context
 from pathlib import Path
 from stat import filemode
@@ -255,8 +255,10 @@ def test_a_read_waits_while_another_connection_locks_the_whole_file(
     with Threads(1) as pool, cursor_of(empty_database_url) as cursor:
         cursor.execute("PRAGMA locking_mode = EXCLUSIVE")
         cursor.execute("BEGIN IMMEDIATE")
-        with pytest.raises(sqlite3.OperationalError, match="database is locked"):
-            execute(empty_database_url, "SELECT * FROM account")
+        file = parse_database_url(empty_database_url).name
+        with closing(sqlite3.connect(file, timeout=0)) as other:
+            with pytest.raises(sqlite3.OperationalError, match="database is locked"):
+                other.execute("SELECT * FROM account")
         waiting = pool.submit(Account.get_by_id, caller.accountid)
         with pytest.raises(TimeoutError):
             waiting.result(0.2)
