@@ -139,7 +139,7 @@ CHROMIUM = [
     "headless",
     "no-sandbox",
     "hide-scrollbars",
-    "window-size=980,1300",
+    "window-size=980,1400",
     "force-device-scale-factor=0.735",
 ]
 # The addresses outside the folder above the page that the browser asked for.
