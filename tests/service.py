@@ -17,7 +17,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from secrets import token_hex
 from threading import Event
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import pymysql
 import pytest
@@ -25,13 +25,13 @@ from peewee import chunked
 from werkzeug.datastructures import EnvironHeaders
 from werkzeug.test import Client
 
+from app import create_app
 from config import parse_database_url
 from database import db
 from models import MODELS, Account, as_object, timestamp
 from validators import new_identifier
 
 ROOT = Path(__file__).parent.parent
-PROGRAMS = ROOT / "tests" / "programs"
 UPDATE = "/api/user/update-profile"
 CREATE = "/api/user/create-profile"
 PROFILES = "/api/administrator/profiles"
@@ -87,13 +87,13 @@ def sign_in(service, *, administrator=False, appid=None):
 
 def run(service, *words):
     """The object that a flask command prints on the only line of its output."""
+    app = service
     if isinstance(service, Served):
-        done = service.flask(*words)
-        assert done.returncode == 0, done.stderr
-    else:
-        with service.app_context():  # of this app, if that of another one is pushed
-            done = service.test_cli_runner().invoke(args=words)
-        assert done.exit_code == 0, done.output
+        close_connection()  # it may be of another database
+        app = create_app({"DATABASE_URL": service.environment["DATABASE_URL"]})
+    with app.app_context():  # of this app, if that of another one is pushed
+        done = app.test_cli_runner().invoke(args=words)
+    assert done.exit_code == 0, done.output
     (line,) = done.stdout.splitlines()
     return json.loads(line)
 
@@ -169,9 +169,9 @@ def wait_until(condition, seconds=40):
     raise AssertionError(f"waited {seconds} seconds in vain")
 
 
-def name_of(url):
-    """The path of a SQLite file, or the name of a database on the MySQL server."""
-    return unquote(urlsplit(url).path[1:])
+def mysql_url(name="mysql"):
+    """The URL of a database on the MySQL server, by default of its own."""
+    return urlsplit(SERVER)._replace(path=f"/{name}").geturl()
 
 
 @contextmanager
@@ -181,22 +181,22 @@ def new_database(kind, folder):
     if kind == "sqlite":
         yield f"sqlite:///{folder}/{name}.db"
         return
-    execute(SERVER, f"CREATE DATABASE {name}")
+    execute(mysql_url(), f"CREATE DATABASE {name}")
     try:
-        yield urlsplit(SERVER)._replace(path=f"/{name}").geturl()
+        yield mysql_url(name)
     finally:
-        execute(SERVER, f"DROP DATABASE {name}")
+        execute(mysql_url(), f"DROP DATABASE {name}")
 
 
 @contextmanager
 def cursor_of(url):
     """A cursor of another client, which checks no foreign keys."""
-    if url.startswith("sqlite"):
-        client = sqlite3.connect(name_of(url), isolation_level=None)
+    engine, name, server = parse_database_url(url)
+    if engine == "sqlite":
+        client = sqlite3.connect(name, isolation_level=None)
     else:
-        parsed = parse_database_url(url if name_of(url) else f"{url}/mysql")
         options = {"autocommit": True, "init_command": "SET foreign_key_checks = 0"}
-        client = pymysql.connect(database=parsed.name, **options, **parsed.server)
+        client = pymysql.connect(database=name, **options, **server)
     with closing(client):
         yield client.cursor()
 
@@ -210,13 +210,8 @@ def execute(url, sql, *values):
 
 def stored(url):
     """Every row of each table, in the order of their keys."""
-    found = {}
-    for model in MODELS:
-        names = model._meta.sorted_field_names
-        select = f"SELECT {', '.join(names)} FROM {model.TABLE} ORDER BY {names[0]}"
-        rows = execute(url, select)
-        found[model.TABLE] = [dict(zip(names, row, strict=True)) for row in rows]
-    return found
+    select = "SELECT * FROM {} ORDER BY 1"
+    return {model.TABLE: execute(url, select.format(model.TABLE)) for model in MODELS}
 
 
 # When the rows of each ``fill`` begin, in nanoseconds: 1,000 seconds apart.
@@ -232,15 +227,11 @@ def fill(model, appid, count, *, accountid=None):
     start = next(STARTS)
     moments = range(start, start + count * 300_000, 300_000)
     rows = [new_row(model, moment, appid, accountid) for moment in moments]
-    owner = dict(accountid=accountid, appid=appid, administrator=False)
-    made = timestamp(start)
     with db.atomic():
-        account = Account.insert(createdAt=made, updatedAt=made, **owner)
+        account = Account.insert(new_row(Account, start, appid, accountid))
         account.on_conflict_ignore().execute()
         for some in chunked(rows, 100):
             model.insert_many(some).execute()
-    for row in rows:
-        row["ended"] = row.get("endedAt")
     return [
         as_object(model, [row.get(name) for name in model.PROPERTIES])
         for row in reversed(rows)
@@ -251,6 +242,8 @@ def new_row(model, moment, appid, accountid):
     """A value for each column of a row that was made at the moment."""
     values = {
         "id": moment,
+        "administrator": False,
+        "profileid": None,
         f"{model.TABLE}id": new_identifier(model.PREFIX),
         "appid": appid,
         "accountid": accountid,
@@ -299,7 +292,7 @@ class Served:
         """Run the Procfile's line, or another command; the log is what they write."""
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
-                command or procfile("web"),
+                command or procfile(),
                 cwd=cwd,
                 env=self.environment,
                 stdout=log,
@@ -334,21 +327,10 @@ class Served:
         self.process.wait(60)
         wait_until(lambda: not is_listening(self.port))
 
-    def flask(self, *words):
-        """A flask command, run to its end with the service's environment."""
-        return subprocess.run(
-            [sys.executable, "-m", "flask", *words],
-            cwd=ROOT,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-        )
 
-
-def procfile(process, root=ROOT):
-    """The command of a process in the Procfile."""
-    text = (root / "Procfile").read_text()
-    return shlex.split(re.search(f"(?m)^{process}: (.+)$", text)[1])
+def procfile(root=ROOT):
+    """The command in the last line of the Procfile, which serves."""
+    return shlex.split((root / "Procfile").read_text().partition("web: ")[2])
 
 
 def is_listening(port):

@@ -1,9 +1,10 @@
 """Tables, rows and transactions in one process: nothing is stored halfway or lost."""
 
+import os
 import sqlite3
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from contextvars import copy_context
 from pathlib import Path
 from stat import filemode
@@ -13,14 +14,11 @@ import peewee
 import pytest
 from flask import Flask
 from service import (
-    PROFILES,
     ROOT,
-    SERVER,
     Threads,
     at_once,
     cursor_of,
     execute,
-    name_of,
     named,
     on_mysql,
     on_sqlite,
@@ -30,48 +28,29 @@ from service import (
 
 import accounts
 import models
+from config import parse_database_url
 from database import db, retry_on_conflict
 from errors import ServiceError
 from models import Account, Profile
 from operations import create_profile, list_profiles, update_profile
 
-SCHEMA_OF_SQLITE = "SELECT sql FROM sqlite_master ORDER BY name"
-SCHEMA_OF_MYSQL = """
-SELECT table_name, index_name, column_name, non_unique
-FROM information_schema.statistics WHERE table_schema = DATABASE()
-ORDER BY table_name, index_name, seq_in_index"""
-# What stands in /*! */ is for MySQL alone.
-ASCII = "VARCHAR(64) /*! CHARACTER SET ascii COLLATE ascii_bin */"
-TEXT = "LONGTEXT /*! CHARACTER SET utf8mb4 */"
-TABLES_OF_1_3 = f"""
-CREATE TABLE account (accountid {ASCII} NOT NULL PRIMARY KEY, appid {ASCII} NOT NULL,
-    administrator INTEGER NOT NULL, profileid {ASCII}, createdAt {ASCII} NOT NULL,
-    updatedAt {ASCII} NOT NULL);
-CREATE TABLE profile (id BIGINT NOT NULL PRIMARY KEY, appid {ASCII} NOT NULL,
-    accountid {ASCII} NOT NULL, createdAt {ASCII} NOT NULL, updatedAt {ASCII} NOT NULL,
-    profileid {ASCII} NOT NULL, companyName {TEXT}, fullName {TEXT}, phone {TEXT},
-    contactEmail {TEXT}, displayEmail {TEXT}, displayName {TEXT}, occupation {TEXT},
-    location {TEXT}, dob {TEXT}, website {TEXT});
-CREATE UNIQUE INDEX profile_profileid ON profile (profileid);
-CREATE INDEX profile_appid_id ON profile (appid, id);
-CREATE INDEX profile_appid_accountid_id ON profile (appid, accountid, id);
-CREATE TABLE session (id BIGINT NOT NULL PRIMARY KEY, appid {ASCII} NOT NULL,
-    accountid {ASCII} NOT NULL, createdAt {ASCII} NOT NULL, updatedAt {ASCII} NOT NULL,
-    sessionid {ASCII} NOT NULL, tokenHash {ASCII} NOT NULL, csrfToken {ASCII} NOT NULL,
-    duration INTEGER NOT NULL, expiresAt {ASCII} NOT NULL, endedAt {ASCII},
-    lastVerifiedAt {ASCII} NOT NULL);
-CREATE UNIQUE INDEX session_sessionid ON session (sessionid);
-CREATE UNIQUE INDEX session_tokenHash ON session (tokenHash);
-CREATE INDEX session_appid_id ON session (appid, id);
-CREATE INDEX session_appid_accountid_id ON session (appid, accountid, id)"""
+# Eight processes that begin at once, when the first one closes the pipe.
+FIRST_STARTS = """
+import os
+from app import create_app
+waiting, signal = os.pipe()
+for _ in range(8):
+    if os.fork() == 0:
+        os.close(signal)
+        os.read(waiting, 1)
+        create_app()
+        os._exit(0)
+os.close(signal)
+print(*[os.wait()[1] for _ in range(8)])
+"""
 # One NULL, the account's, when there is neither a profile nor a default.
 PROFILEIDS = "SELECT profileid FROM account UNION ALL SELECT profileid FROM profile"
 LOCK = "UPDATE account SET updatedAt = 'x' WHERE accountid ="
-HUNDRED_ACCOUNTS = """
-INSERT INTO account (accountid, appid, administrator, createdAt, updatedAt)
-WITH RECURSIVE numbers AS
-    (SELECT 1 AS number UNION ALL SELECT number + 1 FROM numbers WHERE number < 100)
-SELECT number, 'x', 0, 'x', 'x' FROM numbers"""
 CONFLICT_AT_FIRST = """FOR EACH ROW IF @met IS NULL THEN
     SET @met = 1; SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213; END IF"""
 
@@ -96,12 +75,6 @@ def committed(url, client):
     """The names of the application's profiles, as another client sees them."""
     sql = f"SELECT fullName FROM profile WHERE appid = '{client.appid}' ORDER BY id"
     return [name for (name,) in execute(url, sql)]
-
-
-def schema(url):
-    return execute(
-        url, SCHEMA_OF_SQLITE if url.startswith("sqlite") else SCHEMA_OF_MYSQL
-    )
 
 
 @pytest.mark.parametrize("table", ["account", "profile"])
@@ -142,26 +115,11 @@ def test_every_profile_and_session_has_its_account(app, user, statement):
         db.execute_sql(f"{statement} WHERE accountid = '{user.accountid}'")
 
 
-def test_tables_of_version_1_3_are_used_as_they_are(empty_database_url, make_app):
-    with cursor_of(empty_database_url) as cursor:
-        for statement in TABLES_OF_1_3.split(";"):
-            cursor.execute(statement)
-    before = schema(empty_database_url)
-    user = sign_in(make_app(DATABASE_URL=empty_database_url), administrator=True)
-    first, second = [user.create(named(name)).json for name in "ab"]
-    for scope in ("", f"&accountid={user.accountid}"):
-        assert user.get(f"{PROFILES}?limit=1{scope}").json == [second]
-    assert user.update(first["profileid"], named("c")).status_code == 200
-    assert schema(empty_database_url) == before
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("turn", range(20))
-def test_first_starts_at_once_make_every_table_once(empty_database_url, turn):
+def test_first_starts_at_once_make_every_table_once(empty_database_url):
     done = subprocess.run(
-        [sys.executable, "-m", "tests.programs.first_starts"],
+        [sys.executable, "-c", FIRST_STARTS],
         cwd=ROOT,
-        input=" ".join([empty_database_url] * 8),
+        env={**os.environ, "DATABASE_URL": empty_database_url},
         capture_output=True,
         text=True,
     )
@@ -177,7 +135,7 @@ def test_the_file_keeps_what_is_acknowledged_and_is_its_owners_alone(
     assert db.pragma("journal_mode") == "wal"
     assert db.pragma("synchronous") == 2  # FULL
     for end in ("", "-wal", "-shm"):
-        file = Path(name_of(database_url) + end)
+        file = Path(parse_database_url(database_url).name + end)
         assert filemode(file.stat().st_mode) == "-rw-------"
 
 
@@ -229,22 +187,11 @@ def test_a_create_that_waits_for_a_lock_is_the_newest_when_it_is_done(
     assert Profile.get(of_result).id > caplog.records[0].created * 10**9
 
 
-@on_mysql
-def test_a_callers_transaction_that_loses_a_deadlock_is_not_repeated(
-    app, user, database_url, caplog
-):
-    caplog.set_level("DEBUG", "peewee")
-    with Threads(1) as pool, cursor_of(database_url) as cursor:
-        cursor.execute("BEGIN")
-        cursor.execute(HUNDRED_ACCOUNTS)  # so the other transaction is the lighter one
-        cursor.execute("SELECT * FROM session FOR UPDATE")
-        losing = pool.submit(copy_context().run, create_in_a_transaction, user.caller)
-        wait_until(lambda: "UPDATE `session`" in caplog.text)
-        cursor.execute(f"{LOCK} '{user.accountid}'")
-        cursor.execute("ROLLBACK")
-    with pytest.raises(peewee.OperationalError, match="1213"):
-        losing.result()
-    assert committed(database_url, user) == []
+def test_a_conflict_in_a_transaction_of_the_caller_is_not_repeated(app):
+    work = Mock(side_effect=peewee.OperationalError(1213, "Deadlock found"))
+    with pytest.raises(peewee.OperationalError), db.atomic():
+        retry_on_conflict(work)()
+    assert work.call_count == 1
 
 
 def create_and_update(accountid):
@@ -308,8 +255,10 @@ def test_a_read_waits_while_another_connection_locks_the_whole_file(
     with Threads(1) as pool, cursor_of(empty_database_url) as cursor:
         cursor.execute("PRAGMA locking_mode = EXCLUSIVE")
         cursor.execute("BEGIN IMMEDIATE")
-        with pytest.raises(sqlite3.OperationalError, match="database is locked"):
-            execute(empty_database_url, "SELECT * FROM account")
+        file = parse_database_url(empty_database_url).name
+        with closing(sqlite3.connect(file, timeout=0)) as other:
+            with pytest.raises(sqlite3.OperationalError, match="database is locked"):
+                other.execute("SELECT * FROM account")
         waiting = pool.submit(Account.get_by_id, caller.accountid)
         with pytest.raises(TimeoutError):
             waiting.result(0.2)
@@ -336,14 +285,11 @@ def test_within_another_flask_app_it_has_its_own_settings(make_app):
 
 
 @on_mysql
-def test_the_configuration_of_the_server_does_not_matter(make_app, database_url):
-    change = "SET GLOBAL autocommit = %s, GLOBAL sql_mode = %s"
-    (before,) = execute(SERVER, "SELECT @@GLOBAL.autocommit, @@GLOBAL.sql_mode")
-    execute(SERVER, change, 0, "ANSI,NO_BACKSLASH_ESCAPES")
-    try:
-        user = sign_in(make_app())  # connects
-    finally:
-        execute(SERVER, change, *before)
+def test_the_configuration_of_the_server_does_not_matter(user, database_url):
+    """Here a connection that has other settings is set up again."""
+    db.execute_sql("SET autocommit = 0, sql_mode = 'ANSI,NO_BACKSLASH_ESCAPES'")
+    db.execute_sql("SET wait_timeout = 1000")
+    db.execute_sql(db.connect_params["init_command"])
     text = "a'\\\"b"
     user.create(named("name") | {"full-name": text})
     assert committed(database_url, user) == [text]

@@ -45,7 +45,7 @@ def service(database_url, tmp_path_factory):
     service.socket = f"{folder}/socket"
     addresses = f"-b unix:{service.socket} -b 127.0.0.1:{service.port}"
     options = f"--log-level debug {addresses}"
-    service.start(*procfile("web"), *options.split())
+    service.start(*procfile(), *options.split())
     try:
         service.wait_until_up()
         wait_until(lambda: logged(service))
@@ -110,25 +110,14 @@ def test_the_target_is_the_account_that_a_request_is_about(service, administrato
     wait_until(lambda: re.search(lines, service.log()[start:]))
 
 
-TARGETS = r"""
-/a%20b /a%0Amethod=GET%20path=/forged /%0d%0a%00%1b[2J%7f /"quoted"='x'\n{}|^`<>
-/%e2%80%a8%c2%85%ed%a0%80%ff%fe /=%3D /%zz% //evil.example/x /- /?
-"""
-METHODS = "A'B FORGED%0A *`|~$&+^! OPTIONS"
-NAMES = "X-Request-Id X-Appid X-Forwarded-For Authorization"
-TEXTS = ('::1%a b="c" code=-', "\xe9\x85", "x" * 129)
-HEADERS = f"""\
-Authorization: Bearer {TOKEN}
-Authorization: Bearer {TOKEN}x
-Authorization: Bearer {TOKEN} {TOKEN}
-Authorization: {TOKEN}
-Content-Length: {TOKEN}""".splitlines()
-for name in NAMES.split():
-    HEADERS += [f"{name}: {text}" for text in TEXTS]
+FORGED = '\xe9 b="c" code=-'
+NAMES = "X-Request-Id", "X-Appid", "X-Forwarded-For"
 HEADS = [
-    *[f"GET {target}?{TOKEN} HTTP/1.1" for target in TARGETS.split()],
-    *[f"{method} /health HTTP/1.1" for method in METHODS.split()],
-    *[f"GET {PROFILES} HTTP/1.1\r\n{header}" for header in HEADERS],
+    f"GET /a%0Amethod=GET%20path=/forged?{TOKEN} HTTP/1.1",
+    rf"""GET /%e2%80%a8%ff"quoted"='x'\n{{}}|^`<>?{TOKEN} HTTP/1.1""",
+    "FORGED%0A*`|~$ /health HTTP/1.1",
+    "\r\n".join(["GET / HTTP/1.1", *[f"{name}: {FORGED}" for name in NAMES]]),
+    f"GET {PROFILES} HTTP/1.1\r\nAuthorization: Bearer {TOKEN} x",
 ]
 
 
@@ -137,7 +126,7 @@ def test_no_request_forges_a_line_or_has_its_token_in_it(service, head):
     line = send(service, head)
     method_and_path = re.match(r"\S+ [^\s?]+", head)[0]
     assert unquote(" ".join(line.groups())) == unquote(method_and_path)
-    assert not re.search(f"{TOKEN}|x{{129}}", service.log())
+    assert TOKEN not in service.log()
 
 
 FORWARDED = "GET / HTTP/1.1\r\nX-Forwarded-For: "
@@ -146,6 +135,7 @@ SHOWN = {
     f"{FORWARDED}192.0.2.1, 203.0.113.9": " client=203.0.113.9 ",
     f"{FORWARDED}192.0.2.1,2001:DB8::1": " client=2001:DB8::1 ",
     f"{FORWARDED}192.0.2.1\r\nX-Forwarded-For: unknown": " client=unknown ",
+    f'{FORWARDED}"192.0.2.1, 203.0.113.9': " client=203.0.113.9 ",
     f"{FORWARDED}203.0.113.9,": " client=- ",
     # What is long is cut, so that a line is one write.
     f"{FORWARDED}{'=' * 200}": f" client={'%3D' * 42}%3 ",
@@ -166,9 +156,9 @@ def test_what_a_line_shows_of_a_head(service, head):
 
 @pytest.mark.parametrize("output", [">&-", "| true", ">/dev/full"])
 def test_without_a_standard_output_requests_are_served(serve, tmp_path, output):
-    service = serve(f"sqlite:///{tmp_path}/x.db")
-    service.stop()
-    service.start("sh", "-c", f'exec "$@" {output}', "sh", *procfile("web"))
+    service = serve(f"sqlite:///{tmp_path}/x.db", wait=False)
+    service.kill()
+    service.start("sh", "-c", f'exec "$@" {output}', "sh", *procfile())
     service.wait_until_up()
     for _ in range(20):
         assert service.get("/health").status_code == 200

@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from service import (
     PROFILES,
     ROOT,
     Served,
+    at_once,
     cursor_of,
     execute,
     fill,
@@ -46,7 +48,7 @@ SHOWN = {
 @pytest.mark.parametrize("setting", SHOWN)
 def test_the_settings_of_a_start(tmp_path, setting):
     service = Served(tmp_path, f"sqlite:///{tmp_path}/x.db")
-    service.start("env", setting, *procfile("web"), "--print-config")
+    service.start("env", setting, *procfile(), "--print-config")
     has_failed = service.process.wait(60) != 0
     assert has_failed is ("Error" in service.log())
     assert re.search(SHOWN[setting], service.log())
@@ -108,25 +110,44 @@ def exchange(service, text):
 SILENT = [(HALF_HEAD, 8), (HALF_BODY, 8), (UNREAD, 30)]
 
 
-@pytest.mark.parametrize(["text", "limit"], SILENT, ids=["head", "body", "answer"])
-def test_silent_clients_are_given_up(serve, tmp_path, text, limit):
+def test_silent_clients_are_given_up(serve, tmp_path):
     """There are more of them than threads, so others wait until then."""
-    service = serve(f"sqlite:///{tmp_path}/x.db", WEB_CONCURRENCY="1")
-    text = text.format(sign_in(service))
-    with ExitStack() as stack:
-        for _ in range(5):
-            stack.enter_context(connected(service, text))
-        time.sleep(1)  # each thread has one of them by then
-        began = time.monotonic()
-        assert service.get("/health").status_code == 200
-        assert 2 < time.monotonic() - began < limit
-    assert "Traceback" not in service.log()
+
+    url = f"sqlite:///{tmp_path}/x.db"
+    user = sign_in(serve(url))
+
+    def wait_behind(text, limit):
+        service = serve(url, WEB_CONCURRENCY="1")
+        with ExitStack() as stack:
+            for _ in range(5):
+                stack.enter_context(connected(service, text.format(user)))
+            time.sleep(1)  # each thread has one of them by then
+            began = time.monotonic()
+            assert service.get("/health").status_code == 200
+            assert 2 < time.monotonic() - began < limit
+        assert "Traceback" not in service.log()
+
+    at_once(*[partial(wait_behind, *silent) for silent in SILENT])
 
 
-def test_a_body_that_nobody_reads_does_not_break_the_next_request(serve, tmp_path):
-    service = serve(f"sqlite:///{tmp_path}/x.db")
+@pytest.fixture(scope="module")
+def administrator(tmp_path_factory):
+    """An administrator of the service to which something broken is sent."""
+    folder = tmp_path_factory.mktemp("served")
+    url = f"sqlite:///{folder}/x.db"
+    service = Served(folder, url, GUNICORN_CMD_ARGS="--log-level debug")
+    service.start()
+    try:
+        service.wait_until_up()
+        yield sign_in(service, administrator=True)
+    finally:
+        service.kill()
+
+
+def test_a_body_that_nobody_reads_does_not_break_the_next_request(administrator):
     text = f"POST {CREATE} HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n12345"
-    assert exchange(service, text * 2).count("HTTP/1.1 401 ") == 2
+    answers = exchange(administrator.application, text * 2)
+    assert answers.count("HTTP/1.1 401 ") == 2
 
 
 # By what is in the answer: what follows in the head and in the body.
@@ -146,13 +167,13 @@ SENT = {
 
 
 @pytest.mark.parametrize("case", SENT)
-def test_what_is_broken_is_refused_and_not_logged(serve, tmp_path, case):
-    url = f"sqlite:///{tmp_path}/x.db"
-    service = serve(url, GUNICORN_CMD_ARGS="--log-level debug")
-    answer = exchange(service, POST.format(sign_in(service)) + SENT[case])
+def test_what_is_broken_is_refused_and_not_logged(administrator, case):
+    service = administrator.application
+    stored = len(administrator.profiles()) + case.startswith("201")
+    answer = exchange(service, POST.format(administrator) + SENT[case])
     assert case.partition(":")[0] in answer
-    stored = execute(url, "SELECT fullName FROM profile")
-    assert stored == [("secret",)] * case.startswith("201")
+    names = [profile["fullName"] for profile in administrator.profiles()]
+    assert names == ["secret"] * stored
     assert "secret" not in service.log()
 
 
@@ -236,12 +257,8 @@ def assert_shared(service, count):
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_workers_share_the_cores_and_the_connections(serve, tmp_path, count):
-    """Also those that replace others, after a reload or a kill."""
+    """Also one that replaces another."""
     service = serve(f"sqlite:///{tmp_path}/x.db", WEB_CONCURRENCY=str(count))
-    assert_shared(service, count)
-    old = workers(service)
-    service.process.send_signal(signal.SIGHUP)
-    wait_until(lambda: not old.keys() & workers(service))
     assert_shared(service, count)
     killed, _ = workers(service).popitem()
     os.kill(killed, signal.SIGKILL)

@@ -93,7 +93,7 @@ def start(stack, root, folder, mysql):
     url = stack.enter_context(new_database(kind, folder))
     service = Served(folder, url)
     stack.callback(service.kill)
-    service.start(*procfile("web", root), cwd=root)
+    service.start(*procfile(root), cwd=root)
     service.wait_until_up()  # it has made its tables by then
     return service.port, make_loads(service, url)
 
