@@ -250,8 +250,8 @@ def copy_rows(target, bar):
 
 def read_batches(model):
     """Yield all rows of the source, as lists of up to 100."""
-    rows = model.select().dicts().iterator()
     try:
+        rows = model.select().dicts().iterator()
         yield from chunked(rows, 100)  # with rows of 64 KB less than 16 MB
     except OUTAGES as error:
         raise click.ClickException(report(error)) from None

@@ -52,7 +52,18 @@ logging.getLogger("peewee").setLevel(logging.INFO)  # DEBUG would log all values
 db = peewee.DatabaseProxy()  # the database of the process
 
 
-class SQLite(peewee.SqliteDatabase):
+class Rollback:
+    """Keeps the error of a transaction, instead of that of its rollback.
+
+    If SQLite is full or a connection is lost, the transaction is gone already.
+    """
+
+    def rollback(self):
+        with suppress(*OUTAGES):
+            super().rollback()
+
+
+class SQLite(Rollback, peewee.SqliteDatabase):
     """SQLite in WAL mode, where a commit returns once it is on the disk."""
 
     index_hint = ""  # SQLite itself chooses the right index
@@ -105,7 +116,7 @@ class SQLite(peewee.SqliteDatabase):
             time.sleep(random.uniform(0.00005, 0.0001))
 
 
-class MySQL(ReconnectMixin, peewee.MySQLDatabase):
+class MySQL(Rollback, ReconnectMixin, peewee.MySQLDatabase):
     """MySQL or MariaDB over PyMySQL.
 
     ReconnectMixin sends a statement again whose connection was lost, unless it is in a
@@ -197,8 +208,9 @@ def describe_error(error):
     """
     if is_outage(error):
         # Could not decode to UTF-8 column 'fullName' with text '…'
+        # (1292, "Incorrect date value: '…' for column 'dob' at row 1")
         # (1045, "Access denied for user '…'@'127.0.0.1'")
-        return re.split(" with text | for user ", str(error))[0]
+        return re.split(" with text | value: |[Uu]ser '", str(error))[0]
     driver_error = getattr(error, "orig", None)
     number = error.args[0] if len(error.args) > 1 else "unknown"
     return str(getattr(driver_error, "sqlite_errorname", number))

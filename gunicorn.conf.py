@@ -77,7 +77,8 @@ class PatientWorker(ThreadWorker):
 
     def accept(self, listener):
         """Accept a connection, if no other worker was faster. gunicorn calls this."""
-        time.sleep(min(self.nr_conns, 10) * 0.00002)
+        connections = max(0, self.nr_conns)  # gunicorn may count a broken one twice
+        time.sleep(min(connections, 10) * 0.00002)
         super().accept(listener)
 
 

@@ -408,6 +408,13 @@ def test_a_copy_of_a_damaged_row_stores_nothing(fail, database_url, source, targ
 
 
 @on_sqlite
+def test_an_error_of_the_source_does_not_name_the_target(fail, database_url, target):
+    execute(database_url, "ALTER TABLE profile RENAME COLUMN phone TO nickname")
+    line = fail("copy-database", target)
+    assert line == "Error: database-unavailable: no such column: t1.phone"
+
+
+@on_sqlite
 @pytest.mark.parametrize(
     ("target", "action", "reason"),
     [

@@ -100,6 +100,20 @@ def test_a_row_made_in_the_nanosecond_of_another_one(
     assert committed(database_url, user) == ["first", "second"]
 
 
+@on_sqlite
+def test_the_error_of_a_transaction_is_not_that_of_its_rollback(
+    empty_database_url, make_app
+):
+    """SQLite has rolled back by itself, as it does when the disk is full."""
+    user = sign_in(make_app(DATABASE_URL=empty_database_url))
+    action = "BEGIN SELECT RAISE(ROLLBACK, 'the reason'); END"
+    trigger = f"CREATE TRIGGER full BEFORE INSERT ON profile {action}"
+    execute(empty_database_url, trigger)
+    with user.application.app_context():
+        with pytest.raises(peewee.IntegrityError, match="the reason"):
+            create(user.caller, default="true")
+
+
 @pytest.mark.parametrize(
     "statement",
     [

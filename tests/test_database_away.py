@@ -179,7 +179,7 @@ def test_a_transaction_whose_connection_is_killed_is_undone(
     app, administrator, database_url
 ):
     caller = administrator.caller
-    with pytest.raises(peewee.PeeweeException), db.atomic():
+    with pytest.raises(peewee.OperationalError, match="20"), db.atomic():
         create_profile(caller, caller.accountid, named("never"))
         cut_connections(database_url)
         create_profile(caller, caller.accountid, named("never"))
