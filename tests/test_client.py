@@ -154,6 +154,12 @@ def test_the_administrators_token_has_ended(client, eve, monkeypatch):
         assert (caught.value.code, caught.value.status) == ("sign-in-required", 401)
 
 
+def test_a_users_token_instead_of_the_administrators(client, eve, monkeypatch):
+    monkeypatch.setenv("PROFILES_TOKEN", eve.token)
+    with pytest.raises(client.AdministratorTokenError, match="administrator-required"):
+        eve.sign_in()
+
+
 def test_a_first_save_that_loses_a_race(app, proxy, eve):
     """The answer to its create is a 201 with the other's values."""
     user = app.test_client()
@@ -198,6 +204,13 @@ def test_another_page_is_an_error_at_once(proxy, client, eve, status, content):
     assert proxy.sent == ["account"]
 
 
+def test_a_wait_that_is_too_long_is_an_error_at_once(proxy, client, eve):
+    proxy.faults = [page(503, Retry_After="120")]
+    with pytest.raises(client.ServiceError):
+        eve.account()
+    assert proxy.waits == []
+
+
 def test_a_service_that_never_answers(proxy, client, eve, monkeypatch):
     """The whole time is bounded."""
     monkeypatch.setattr(client, "TRY_SECONDS", 0.5)
@@ -228,7 +241,7 @@ def test_a_walk(proxy, client, user, administrator):
     """Requests for its pages fail, and the links to them have no prefix."""
     for _ in range(5):
         user.create(named("Eve"))
-    proxy.faults = [page(504), pass_on, lose, pass_on, page(502), pass_on]
+    proxy.faults = [page(504), pass_on, lose, pass_on, page(502, Retry_After="soon")]
     found = list(client.walk(client.administrate, "profiles", limit=2))
     assert found == administrator.profiles()
     assert proxy.waits == [1, 1, 1]

@@ -47,14 +47,15 @@ HEADERS = [
     (400, "bad-request", "Host", "a" * 65),
     (400, "invalid-appid", "X-Appid", ""),
     (400, "invalid-appid", "X-Appid", "a b"),
+    (400, "invalid-appid", "X-Appid", "é"),
     (400, "invalid-appid", "X-Appid", "a" * 65),
-    (401, "sign-in-required", "X-Appid", "elsewhere"),
     (401, "sign-in-required", "X-Appid", "Requests"),
     (401, "sign-in-required", "Authorization", "Bearer"),
     (401, "sign-in-required", "Authorization", "Bearer {0.token} x"),
     (401, "sign-in-required", "Authorization", "Bearer {0.in_capitals}"),
     (401, "sign-in-required", "Authorization", "Bearer {0.session[csrfToken]}"),
     (401, "sign-in-required", "Authorization", "Basic {0.token}"),
+    (401, "sign-in-required", "Authorization", "{0.token}"),
     (413, "body-too-large", "Authorization", "bEARER  {0.token}"),
 ]
 
