@@ -56,11 +56,6 @@ def test_a_key_whose_account_is_deleted_meanwhile_makes_it_anew(administrator):
             assert create().status_code == 201
 
 
-def test_a_key_that_is_refused(administrator):
-    response = administrator.post(ACCOUNT, headers={"Idempotency-Key": ""})
-    assert_error(response, 400, "invalid-idempotency-key")
-
-
 @pytest.mark.parametrize(
     ("body", "duration"),
     [

@@ -1,13 +1,11 @@
 """docs/client.py, with the service behind a proxy that spoils some answers."""
 
-import pickle
 import re
 import time
 from importlib import import_module
 from io import BytesIO
-from threading import Event, Thread
+from threading import Thread
 
-import peewee
 import pytest
 from service import ROOT, close_connection, named, on_sqlite, sign_in
 from werkzeug.serving import make_server
@@ -110,33 +108,16 @@ def test_the_sample_of_the_page(proxy, client, administrator, capsys):
     assert administrator.profiles() == []  # since it ends with a deletion
 
 
-def test_one_account_and_one_profile_of_a_user(proxy, client):
-    first = client.User("Eve").save_profile(named("Eve"))
-    saved = client.User("Eve").save_profile(named("Lea"))
-    assert saved == first | {
-        "fullName": "Lea",
-        "contactEmail": "Lea@example.com",
-        "updatedAt": saved["updatedAt"],
-    }
-
-
-@pytest.mark.parametrize(
-    "user_id", ["", " ", "x ", " x", "é", "x\n", "x" * 256, 7, None]
-)
+@pytest.mark.parametrize("user_id", ["", "x ", "é", "x" * 256, 7])
 def test_an_id_that_is_not_sent_as_it_is(proxy, client, user_id):
     with pytest.raises(ValueError):
         client.User(user_id)
     assert proxy.sent == []
 
 
-@pytest.mark.parametrize("user_id", ["x", "~", "a b", "x" * 255])
-def test_an_id_that_is_sent(client, user_id):
-    accountid = client.User(user_id).accountid
-    assert client.User(user_id).accountid == accountid
-
-
 def test_a_kept_user_reads_what_is_its_own(proxy, client, eve):
-    saved = eve.save_profile(named("Eve"))
+    saved = eve.save_profile(named("Eve", phone="7"))  # which is not configured
+    assert proxy.sent == ["profiles", "create-profile"]
     kept = client.User("Eve", eve.token)
     proxy.sent.clear()
     account = kept.account()
@@ -146,14 +127,11 @@ def test_a_kept_user_reads_what_is_its_own(proxy, client, eve):
     assert proxy.sent == ["account", "profile", "profiles"]
 
 
-def test_the_duration(app, client):
-    eve = client.User("Eve", duration=7)
-    eve.sign_in()
-    assert client.User("Eve").accountid == eve.accountid
-    administrator = sign_in(app, administrator=True)
+def test_the_duration(client, eve, administrator):
+    client.User("Eve", duration=7).sign_in()
     path = f"/api/administrator/sessions?accountid={eve.accountid}"
     durations = [session["duration"] for session in administrator.get(path).json]
-    assert durations == [28_800, 7, 7]
+    assert durations == [7, 7, 28_800]
 
 
 def test_a_token_that_has_ended_is_replaced(proxy, client, eve):
@@ -178,78 +156,43 @@ def test_the_administrators_token_has_ended(client, eve, monkeypatch):
 
 def test_a_users_token_instead_of_the_administrators(client, eve, monkeypatch):
     monkeypatch.setenv("PROFILES_TOKEN", eve.token)
-    with pytest.raises(client.AdministratorTokenError) as caught:
+    with pytest.raises(client.AdministratorTokenError, match="administrator-required"):
         eve.sign_in()
-    assert caught.value.code == "administrator-required"
-    assert caught.value.status == 403
 
 
-@pytest.mark.parametrize(
-    ("other", "requests"),
-    [
-        ("Lea", ["profiles", "create-profile", "update-profile"]),
-        ("Eve", ["profiles", "create-profile"]),
-    ],
-)
-def test_a_first_save_that_loses_a_race(app, proxy, eve, other, requests):
+def test_a_first_save_that_loses_a_race(app, proxy, eve):
     """The answer to its create is a 201 with the other's values."""
     user = app.test_client()
     headers = {"Authorization": f"Bearer {eve.token}", "Idempotency-Key": "first"}
     path = f"/api/user/create-profile?accountid={eve.accountid}"
 
     def race(app, environ, start_response):
-        body = named(other, **{"full-name": "Eve"})
-        assert user.post(path, json=body, headers=headers).status_code == 201
+        response = user.post(path, json=named("Lea"), headers=headers)
+        assert response.status_code == 201
         return app(environ, start_response)
 
     proxy.faults = [pass_on, race]
-    ignored = {"phone": "7"}  # which is not configured
-    saved = eve.save_profile(named("Eve", **ignored))
+    saved = eve.save_profile(named("Eve"))
     assert saved["contactEmail"] == "Eve@example.com"
     assert list(eve.profiles()) == [saved]
-    assert proxy.sent[:-1] == requests
+    assert proxy.sent[:-1] == ["profiles", "create-profile", "update-profile"]
 
 
-def test_a_date_that_is_rewritten_is_updated(make_app, proxy, eve):
-    proxy.app = make_app(APPID=proxy.app.config["APPID"], USER_PROFILE_FIELDS="dob")
-    assert eve.save_profile({"dob": "1/31/1950"})["dob"] == "1950-01-31"
-    assert proxy.sent == ["profiles", "create-profile", "update-profile"]
-
-
-def test_a_503_to_the_end(proxy, client, eve, monkeypatch):
-    """As in an outage of the service's database."""
-
-    def authenticate(*caller):
-        raise peewee.OperationalError
-
-    monkeypatch.setattr("blueprints.authenticate", authenticate)
+def test_a_503_to_the_end(proxy, client, eve):
+    headers = {"Retry_After": "2", "X_Request_Id": "r7"}
+    proxy.faults = [page(503, b'{"message": "database-unavailable"}', **headers)] * 4
     with pytest.raises(client.ServiceError) as caught:
         eve.account()
     error = caught.value
     assert (error.code, error.status) == ("database-unavailable", 503)
-    assert len(error.request_id) == 32
-    assert error.request_id in str(error)
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    assert error.request_id == "r7"
+    assert "r7" in str(error)
     assert proxy.waits == [2, 2, 2]
-
-
-@pytest.mark.parametrize("status", [502, 503, 504])
-def test_a_page_of_a_proxy_that_cannot_reach_the_service(proxy, client, eve, status):
-    proxy.faults = [page(status)] * 3
-    assert eve.account()["accountid"] == eve.accountid
-    proxy.faults = [page(status)] * 4
-    with pytest.raises(client.ServiceError) as caught:
-        eve.account()
-    assert (caught.value.code, caught.value.status) == ("unexpected-answer", status)
-    assert proxy.waits == [1, 2, 4] * 2
 
 
 @pytest.mark.parametrize(
     ("status", "content"),
-    [
-        *((status, b"<html>") for status in (200, 302, 400, 401, 414, 429, 500)),
-        *((404, content) for content in (b"", b"[]", b"7", b'{"error": 7}')),
-    ],
+    [(200, b"<p>"), (302, b"<p>"), (414, b"<p>"), (404, b"[]"), (404, b"{}")],
 )
 def test_another_page_is_an_error_at_once(proxy, client, eve, status, content):
     headers = {"Location": "/openapi.json", "X_Request_Id": "r7"}
@@ -259,13 +202,6 @@ def test_another_page_is_an_error_at_once(proxy, client, eve, status, content):
     assert (caught.value.code, caught.value.status) == ("unexpected-answer", status)
     assert caught.value.request_id == "r7"
     assert proxy.sent == ["account"]
-
-
-@pytest.mark.parametrize("retry_after", ["", "soon", "Wed, 21 Oct 2026 07:28:00 GMT"])
-def test_a_header_that_is_no_number_of_seconds(proxy, eve, retry_after):
-    proxy.faults = [page(503, Retry_After=retry_after)]
-    eve.account()
-    assert proxy.waits == [1]
 
 
 def test_a_wait_that_is_too_long_is_an_error_at_once(proxy, client, eve):
@@ -280,10 +216,9 @@ def test_a_service_that_never_answers(proxy, client, eve, monkeypatch):
     monkeypatch.setattr(client, "TRY_SECONDS", 0.5)
     monkeypatch.setattr(client, "TOTAL_SECONDS", 0.6)
     monkeypatch.setattr(client, "WAITS", [0, 0, 0])
-    test_ends = Event()
 
     def be_silent(app, environ, start_response):
-        test_ends.wait(10)
+        time.sleep(0.7)
         raise ConnectionError
 
     proxy.faults = [be_silent]
@@ -291,7 +226,6 @@ def test_a_service_that_never_answers(proxy, client, eve, monkeypatch):
     with pytest.raises(client.ServiceError) as caught:
         eve.account()
     seconds = time.monotonic() - began
-    test_ends.set()
     assert (caught.value.code, caught.value.status) == ("no-answer", None)
     assert 0.5 < seconds < 0.9
     assert proxy.waits == [0]
@@ -303,14 +237,14 @@ def test_an_answer_that_breaks_off(proxy, eve):
     assert proxy.waits == [1]
 
 
-def test_a_walk(app, proxy, client):
-    """Answers are lost between its pages, and the links to them have no prefix."""
+def test_a_walk(proxy, client, user, administrator):
+    """Requests for its pages fail, and the links to them have no prefix."""
     for _ in range(5):
-        sign_in(app).create(named("Eve"))
-    expected = sign_in(app, administrator=True).profiles()
-    proxy.faults = [pass_on, lose, pass_on, page(502), pass_on]
-    assert list(client.walk(client.administrate, "profiles", limit=2)) == expected
-    assert proxy.waits == [1, 1]
+        user.create(named("Eve"))
+    proxy.faults = [page(504), pass_on, lose, pass_on, page(502, Retry_After="soon")]
+    found = list(client.walk(client.administrate, "profiles", limit=2))
+    assert found == administrator.profiles()
+    assert proxy.waits == [1, 1, 1]
 
 
 def test_a_password_in_netrc_does_not_replace_the_token(
@@ -321,11 +255,3 @@ def test_a_password_in_netrc_does_not_replace_the_token(
     file.chmod(0o600)
     monkeypatch.setenv("NETRC", str(file))
     assert eve.account()["accountid"] == eve.accountid
-
-
-def test_a_deletion_that_was_done(client, eve):
-    eve.delete()
-    eve.delete()
-    with pytest.raises(client.ServiceError) as caught:
-        eve.account()
-    assert caught.value.code == "invalid-accountid"

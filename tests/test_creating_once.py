@@ -70,12 +70,6 @@ def test_a_key_of_other_characters_or_length_is_refused(user, key):
         create_profile(user.caller, user.accountid, ADA, idempotency_key=key)
 
 
-def test_the_key_is_checked_after_the_fields(user):
-    no_key = {"Idempotency-Key": ""}
-    assert_error(user.create(headers=no_key), 400, "invalid-contact-email")
-    assert_error(user.create(ADA, headers=no_key), 400, "invalid-idempotency-key")
-
-
 def test_a_key_answers_with_no_profile_of_another(user, administrator):
     """Two keys with one hash, as somebody may find them."""
     made = user.create(ADA, headers=KEY).json

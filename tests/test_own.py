@@ -56,8 +56,6 @@ def test_the_profiles_of_the_account_alone_are_listed(reader):
     following = f"{path}&limit=2&after={made[1]['profileid']}"
     assert first.headers["Link"] == f'<{following}>; rel="next"'
     assert reader.get(following).json == made[2:]
-    assert reader.get(f"{path}&offset=1&limit=1").json == made[1:2]
-    assert reader.get(f"{path}&all=false&limit=x").json == made
     assert reader.get(f"{path}&limit=0").data == b"null\n"
     query = {"limit": 1, "offset": 1}
     found = list_own_profiles(reader.caller, reader.accountid, **query)
@@ -81,12 +79,6 @@ def test_a_cursor_is_a_row_of_this_listing(user, administrator):
         for more in ("", "&all=1"):
             response = administrator.get(f"{path}&after={after}{more}")
             assert_error(response, 400, "invalid-after")
-
-
-@pytest.mark.parametrize("query", ["limit=x", "offset=-1", "limit=-1&offset=x"])
-def test_the_first_parameter_that_fails_is_the_error(user, query):
-    code = f"invalid-{query.partition('=')[0]}"
-    assert_error(user.get(f"{own(PROFILES, user)}&{query}"), 400, code)
 
 
 @pytest.mark.parametrize("path", [ACCOUNT, PROFILES])
@@ -126,15 +118,7 @@ def test_the_session_is_checked_first(app, client, user, path):
     assert_error(
         elsewhere.get(path, headers={"X-Appid": user.appid}), 401, "sign-in-required"
     )
-    assert_error(user.get(path, headers={"X-Appid": "a b"}), 400, "invalid-appid")
     assert_error(user.post(path), 405, "method-not-allowed")
-
-
-def test_a_token_of_another_application_reads_there(app):
-    elsewhere = sign_in(app, appid="elsewhere")
-    made = elsewhere.create(named("a")).json
-    assert elsewhere.get(own(PROFILES, elsewhere)).json == [made]
-    assert elsewhere.get(own(ACCOUNT, elsewhere)).json["appid"] == "elsewhere"
 
 
 def test_an_account_that_is_deleted_while_its_pages_are_read(user, administrator):

@@ -9,15 +9,7 @@ from io import BytesIO
 
 import pytest
 from flask.logging import default_handler
-from service import (
-    CREATE,
-    PROFILES,
-    SESSIONS,
-    UPDATE,
-    assert_error,
-    named,
-    sign_in,
-)
+from service import CREATE, UPDATE, assert_error, named, sign_in
 
 import models
 from app import create_app
@@ -57,11 +49,8 @@ HEADERS = [
     (400, "invalid-appid", "X-Appid", "a b"),
     (400, "invalid-appid", "X-Appid", "é"),
     (400, "invalid-appid", "X-Appid", "a" * 65),
-    (401, "sign-in-required", "X-Appid", "elsewhere"),
     (401, "sign-in-required", "X-Appid", "Requests"),
-    (401, "sign-in-required", "Authorization", ""),
     (401, "sign-in-required", "Authorization", "Bearer"),
-    (401, "sign-in-required", "Authorization", "Bearer é"),
     (401, "sign-in-required", "Authorization", "Bearer {0.token} x"),
     (401, "sign-in-required", "Authorization", "Bearer {0.in_capitals}"),
     (401, "sign-in-required", "Authorization", "Bearer {0.session[csrfToken]}"),
@@ -89,10 +78,8 @@ UNREADABLE = [
     ("", b"x"),
     (JSON, b"{"),
     (JSON, b"[]"),
-    (JSON, b"null"),
     (JSON, b'{"full-name": "\xff"}'),
     (JSON, b'{"full-name": NaN}'),
-    (JSON, b'{"x": 1e999}'),
     (JSON, b'{"x": "\\ud800"}'),
     (JSON, b"[" * 9_000 + b"]" * 9_000),
     (FORM, b"full-name=\xff"),
@@ -146,13 +133,6 @@ def test_a_target_is_compared_byte_for_byte(user, text):
     assert_error(updated, 404, "invalid-profileid")
     created = user.post(CREATE, query_string=query)
     assert_error(created, 404, "invalid-accountid")
-
-
-def test_the_target_of_another_is_refused_before_the_fields(user, administrator):
-    profileid = administrator.create(ADA).json["profileid"]
-    assert_error(user.update(profileid), 403, "invalid-account")
-    created = user.post(f"{CREATE}?accountid={administrator.accountid}")
-    assert_error(created, 403, "invalid-account")
 
 
 def test_a_body_of_exactly_the_limit_is_stored_whole(make_app):
@@ -239,13 +219,10 @@ LONGEST = f"{'x' * 64}@{'x' * 63}.{'x' * 63}.{'x' * 57}.com"  # 254 characters
 NO_ADDRESSES = [
     "a@b@c.com",
     "a@example..com",
-    "a@-example.com",
     "Ada <a@example.com>",
-    "a@localhost",
     "a@[127.0.0.1]",
     '"a b"@example.com',
     "a@example.com ",
-    f"x{LONGEST}",
 ]
 
 
@@ -267,12 +244,6 @@ def test_a_replacement_character_is_stored_from_json(user):
     """In a form it stands for what is not UTF-8: see UNREADABLE."""
     response = user.create(json={**ADA, "full-name": "\ufffd"})
     assert response.json["fullName"] == "\ufffd"
-
-
-@pytest.mark.parametrize("value", [True, 0, 1.5, ["a"], {"a": "b"}, None], ids=repr)
-def test_a_value_of_json_that_is_no_string(user, value):
-    response = user.create(json={**ADA, "full-name": value})
-    assert_error(response, 400, "invalid-full-name")
 
 
 def test_the_default_of_json_may_be_true_but_not_1(user):
@@ -342,35 +313,18 @@ def test_each_answer_has_the_headers_that_all_have(client, path):
     assert response.headers.getlist("Cache-Control") == ["no-store"]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/nowhere",
-        "/api/administrator/profiles/",
-        "/api//administrator/profiles",
-        "/docs//a.css",
-    ],
-)
+@pytest.mark.parametrize("path", ["/health/", "/api//user/account", "/docs//a.css"])
 def test_an_unknown_path(client, path):
     response = client.get(path, headers={"Host": "evil.example"})
     assert_error(response, 404, "not-found")
     assert "evil" not in str(response.headers)
 
 
-ALLOWED = {
-    UPDATE: "PATCH",
-    CREATE: "POST",
-    PROFILES: "GET",
-    SESSIONS: "GET",
-    "/health": "GET",
-}
-
-
-@pytest.mark.parametrize("path", ALLOWED)
-def test_a_method_that_is_not_allowed(client, path):
+@pytest.mark.parametrize(("path", "method"), [(UPDATE, "PATCH"), ("/health", "GET")])
+def test_a_method_that_is_not_allowed(client, path, method):
     response = client.put(path, headers={"Host": "evil.example"})
     assert_error(response, 405, "method-not-allowed")
-    assert ALLOWED[path] in response.headers["Allow"]
+    assert method in response.headers["Allow"]
     assert "evil" not in str(response.headers)
 
 
