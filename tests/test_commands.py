@@ -104,6 +104,11 @@ def test_an_identifier_that_is_refused(fail, words, code):
     assert fail(*words.split()) == f"Error: {code}"
 
 
+def test_an_identifier_of_another_alphabet(fail):
+    """MySQL would refuse to compare it."""
+    assert fail("set-administrator", "é") == "Error: invalid-accountid"
+
+
 def test_create_session(app, flask, database_url):
     """It is of the application of its account. The token is not stored."""
     shop = sign_in(app, administrator=True, appid="Shop")
