@@ -201,7 +201,7 @@ def test_find_accounts_shows_the_profiles_that_hold_the_address(flask, user):
     assert found == account | {"profiles": [made[2], made[0]]}
 
 
-PURGED = "expiresAt -31", "endedAt -31"
+PURGED = "expiresAt -30", "endedAt -30"
 KEPT = "expiresAt -29", "endedAt -29", "expiresAt 1"
 
 
