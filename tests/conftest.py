@@ -11,9 +11,9 @@ from app import create_app
 from config import load
 
 # The tests, and what they start, do not depend on what is set here.
-OTHERS = "FLASK_", "GUNICORN_", "FORWARDED_", "SCRIPT_NAME"
 for name in {*os.environ}:
-    if name in load({}) or name.startswith(OTHERS):
+    others = "FLASK_", "GUNICORN_", "FORWARDED_", "SCRIPT_NAME"
+    if name in load({}) or name.startswith(others):
         del os.environ[name]
 
 
@@ -26,8 +26,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_unconfigure(config):
-    databases = "SQLite and MySQL" if SERVER else "SQLite; TEST_MYSQL_URL adds MySQL"
-    print(f"on {databases}")
+    print("on SQLite and MySQL" if SERVER else "on SQLite; TEST_MYSQL_URL adds MySQL")
 
 
 @pytest.fixture(autouse=True)
@@ -46,8 +45,7 @@ def database_url(request, tmp_path_factory):
 @pytest.fixture
 def empty_database_url(database_url, tmp_path):
     """A database of the same kind without a table, for one test."""
-    kind = database_url.partition(":")[0]
-    with new_database(kind, tmp_path) as url:
+    with new_database(database_url.partition(":")[0], tmp_path) as url:
         yield url
 
 
@@ -73,7 +71,6 @@ def app(make_app):
 
 @pytest.fixture
 def client(app):
-    """A client without a token."""
     return app.test_client()
 
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from secrets import token_hex
@@ -36,6 +36,7 @@ UPDATE = "/api/user/update-profile"
 CREATE = "/api/user/create-profile"
 PROFILES = "/api/administrator/profiles"
 SESSIONS = "/api/administrator/sessions"
+PROCFILE = shlex.split((ROOT / "Procfile").read_text().partition("web: ")[2])
 SERVER = os.environ.get("TEST_MYSQL_URL", "")
 
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
@@ -46,26 +47,21 @@ class SignedIn(Client):
     """A client that sends the token of its account, of an app or of a Served one."""
 
     def open(self, *request, headers=(), **options):
-        headers = self.headers | dict(headers)
-        return super().open(*request, headers=headers, **options)
+        return super().open(*request, headers=self.headers | dict(headers), **options)
 
     def create(self, data=None, **options):
-        """Create a profile of the account."""
-        path = f"{CREATE}?accountid={self.accountid}"
-        return self.post(path, data=data, **options)
+        return self.post(f"{CREATE}?accountid={self.accountid}", data=data, **options)
 
     def update(self, profileid, data=None, **options):
         return self.patch(f"{UPDATE}?profileid={profileid}", data=data, **options)
 
     def profiles(self):
-        """All profiles of the application, for an administrator."""
         response = self.get(f"{PROFILES}?all=true")
         assert response.status_code == 200, response.text
         return response.json or []
 
     @property
     def caller(self):
-        """The account as a caller in this process."""
         return Account.get_by_id(self.accountid)
 
 
@@ -104,7 +100,6 @@ def named(name, **more):
 
 
 def assert_error(response, status, code):
-    """The shape of every error there is."""
     assert response.json == {"object": "error", "message": code}
     assert response.status_code == status
     assert response.content_type == "application/json"
@@ -124,10 +119,8 @@ class Threads(ThreadPoolExecutor):
 
     def submit(self, call, *values):
         def work():
-            try:
+            with closing(db):
                 return call(*values)
-            finally:
-                close_connection()
 
         return super().submit(work)
 
@@ -135,8 +128,7 @@ class Threads(ThreadPoolExecutor):
 def at_once(*calls):
     """What the calls return, each made in a thread of its own at the same time."""
     with Threads(len(calls)) as pool:
-        futures = [pool.submit(call) for call in calls]
-    return [future.result() for future in futures]
+        return list(pool.map(lambda call: call(), calls))
 
 
 @contextmanager
@@ -148,12 +140,10 @@ def repeating(*calls):
         while not ended.is_set():
             call()
 
-    with Threads(len(calls)) as pool:
+    with Threads(len(calls)) as pool, ExitStack() as stack:
+        stack.callback(ended.set)
         threads = [pool.submit(repeat, call) for call in calls]
-        try:
-            yield
-        finally:
-            ended.set()
+        yield
     for thread in threads:
         thread.result()
 
@@ -214,22 +204,18 @@ def stored(url):
     return {model.TABLE: execute(url, select.format(model.TABLE)) for model in MODELS}
 
 
-# When the rows of each ``fill`` begin, in nanoseconds: 1,000 seconds apart.
-STARTS = itertools.count(1_700_000_000_000_000_000, 10**12)
+STARTS = itertools.count(1_700_000_000_000_000_000, 10**12)  # ns, 1,000 s apart
 
 
 def fill(model, appid, count, *, accountid=None):
-    """Store rows of an account, three or four to a millisecond; return them as listed.
-
-    An account that does not exist is made.
-    """
+    """Store rows of an account, which may be a new one; return them as listed."""
     accountid = accountid or new_identifier("acct")
     start = next(STARTS)
-    moments = range(start, start + count * 300_000, 300_000)
+    moments = range(start, start + count * 300_000, 300_000)  # three or four a ms
     rows = [new_row(model, moment, appid, accountid) for moment in moments]
+    account = new_row(Account, start, appid, accountid)
     with db.atomic():
-        account = Account.insert(new_row(Account, start, appid, accountid))
-        account.on_conflict_ignore().execute()
+        Account.insert(account).on_conflict_ignore().execute()
         for some in chunked(rows, 100):
             model.insert_many(some).execute()
     return [
@@ -254,10 +240,8 @@ def new_row(model, moment, appid, accountid):
     }
     moments = "createdAt updatedAt expiresAt lastVerifiedAt".split()
     values |= dict.fromkeys(moments, timestamp(moment))
-    return {
-        name: values.get(name, f"{name} {moment} é\U0001f600")
-        for name in model._meta.sorted_field_names
-    }
+    names = model._meta.sorted_field_names
+    return {name: values.get(name, f"{name} {moment} é\U0001f600") for name in names}
 
 
 class Served:
@@ -284,16 +268,15 @@ class Served:
         with closing(HTTPConnection("127.0.0.1", self.port, timeout=60)) as wire:
             wire.request(environ["REQUEST_METHOD"], target, body, headers)
             answer = wire.getresponse()
-            text = answer.read()
-        start_response(f"{answer.status} {answer.reason}", answer.getheaders())
-        return [text]
+            start_response(f"{answer.status} {answer.reason}", answer.getheaders())
+            return [answer.read()]
 
-    def start(self, *command, cwd=ROOT):
+    def start(self, *command):
         """Run the Procfile's line, or another command; the log is what they write."""
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
-                command or procfile(),
-                cwd=cwd,
+                command or PROCFILE,
+                cwd=ROOT,
                 env=self.environment,
                 stdout=log,
                 stderr=log,
@@ -302,12 +285,8 @@ class Served:
 
     def wait_until_up(self):
         """Wait until /health gets a response of any kind."""
-
-        def health():
-            assert self.process.poll() is None, f"the service has ended: {self.log()}"
-            return self.get("/health")
-
-        return wait_until(health)
+        wait_until(lambda: self.process.poll() is not None or self.get("/health"))
+        assert self.process.poll() is None, f"the service has ended: {self.log()}"
 
     def get(self, path, **options):
         return Client(self).get(path, **options)
@@ -328,12 +307,6 @@ class Served:
         wait_until(lambda: not is_listening(self.port))
 
 
-def procfile(root=ROOT):
-    """The command in the last line of the Procfile, which serves."""
-    return shlex.split((root / "Procfile").read_text().partition("web: ")[2])
-
-
 def is_listening(port):
-    with suppress(ConnectionRefusedError):
-        with socket.create_connection(("127.0.0.1", port)):
-            return True
+    with socket.socket() as wire:
+        return wire.connect_ex(("127.0.0.1", port)) == 0

@@ -11,11 +11,11 @@ from urllib.parse import unquote
 import pytest
 from service import (
     CREATE,
+    PROCFILE,
     PROFILES,
     ROOT,
     Served,
     execute,
-    procfile,
     sign_in,
     wait_until,
 )
@@ -45,7 +45,7 @@ def service(database_url, tmp_path_factory):
     service.socket = f"{folder}/socket"
     addresses = f"-b unix:{service.socket} -b 127.0.0.1:{service.port}"
     options = f"--log-level debug {addresses}"
-    service.start(*procfile(), *options.split())
+    service.start(*PROCFILE, *options.split())
     try:
         service.wait_until_up()
         wait_until(lambda: logged(service))
@@ -158,7 +158,7 @@ def test_what_a_line_shows_of_a_head(service, head):
 def test_without_a_standard_output_requests_are_served(serve, tmp_path, output):
     service = serve(f"sqlite:///{tmp_path}/x.db", wait=False)
     service.kill()
-    service.start("sh", "-c", f'exec "$@" {output}', "sh", *procfile())
+    service.start("sh", "-c", f'exec "$@" {output}', "sh", *PROCFILE)
     service.wait_until_up()
     for _ in range(20):
         assert service.get("/health").status_code == 200

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 from service import (
     CREATE,
+    PROCFILE,
     PROFILES,
     ROOT,
     Served,
@@ -23,7 +24,6 @@ from service import (
     execute,
     fill,
     on_sqlite,
-    procfile,
     sign_in,
     wait_until,
 )
@@ -48,7 +48,7 @@ SHOWN = {
 @pytest.mark.parametrize("setting", SHOWN)
 def test_the_settings_of_a_start(tmp_path, setting):
     service = Served(tmp_path, f"sqlite:///{tmp_path}/x.db")
-    service.start("env", setting, *procfile(), "--print-config")
+    service.start("env", setting, *PROCFILE, "--print-config")
     has_failed = service.process.wait(60) != 0
     assert has_failed is ("Error" in service.log())
     assert re.search(SHOWN[setting], service.log())
