@@ -31,6 +31,7 @@ from service import (
     wait_until,
 )
 
+from app import LogFormatter
 from config import parse_database_url
 from database import db
 from operations import create_profile, list_profiles
@@ -81,12 +82,17 @@ def statuses(requests):
 
 
 def test_a_missing_column_is_503_and_init_db_names_it(
-    empty_database_url, make_app, caplog
+    empty_database_url, make_app, caplog, monkeypatch
 ):
+    """Without an id of its own, a request, its answer and its line have the same."""
+    monkeypatch.setattr(caplog.handler, "formatter", LogFormatter())
     app = make_app(DATABASE_URL=empty_database_url)
     execute(empty_database_url, "ALTER TABLE profile DROP COLUMN phone")
-    assert_unavailable(app.test_client().get("/health"))
-    assert re.search("database unavailable: .*phone", caplog.text)
+    response = app.test_client().get("/health")
+    assert_unavailable(response)
+    request_id = response.headers["X-Request-Id"]
+    line = f" request_id={request_id} database unavailable: .*phone"
+    assert re.search(line, caplog.text)
     done = app.test_cli_runner().invoke(args=["init-db"])
     assert done.exit_code == 1
     assert re.match("Error: database-unavailable: .*phone", done.stderr)
