@@ -170,17 +170,6 @@ def test_a_body_is_simple_or_multipart(user, content_type):
     assert updated["phone"] == "112"
 
 
-def test_each_operation_is_callable_in_process(user, administrator):
-    """The errors they raise are proven with each rule below: see ``raises``."""
-    created = create_profile(user.caller, user.accountid, BODY)
-    updated = update_profile(user.caller, created["profileid"], CHANGED)
-    assert updated["phone"] == "112"
-    assert list_profiles(administrator.caller) == [updated]
-    assert administrator.get("/api/administrator/profiles").json == [updated]
-    sessions = list_sessions(administrator.caller)
-    assert sessions == administrator.get("/api/administrator/sessions").json
-
-
 # Resources and their fields
 
 
@@ -205,15 +194,14 @@ def test_profile_has_the_properties_of_the_table(user):
     assert re.fullmatch(TIMESTAMP, profile["updatedAt"])
 
 
-@pytest.mark.parametrize("field", ["phone", "location"])
-def test_profile_properties_are_null_until_set(make_app, profile, field):
+def test_profile_properties_are_null_until_set(make_app, profile):
     """They are null, not left out. Create ignores fields that are not configured."""
-    user = sign_in(make_app(USER_PROFILE_FIELDS=field))
+    user = sign_in(make_app(USER_PROFILE_FIELDS="phone"))
     created = user.post(create_path(user), data={**BODY, "dob": "abc"}).json
     assert created.keys() == profile.keys()
     unset = {name for name, value in created.items() if value is None}
     properties = {property for _, property, _ in FIELDS.values()}
-    assert unset == {*properties, "fields"} - {field}
+    assert unset == {*properties, "fields"} - {"phone"}
 
 
 def test_no_other_field_can_be_configured(make_app):
@@ -305,10 +293,9 @@ def test_session_has_ended_or_not(user, administrator):
 # Body
 
 
-@pytest.mark.parametrize("value", [112, True, ["112"]], ids=repr)
-def test_every_field_is_a_string(user, profile, value):
+def test_every_field_is_a_string(user, profile):
     """In update and create. Only JSON, or a call, can send a value of another type."""
-    body = {**BODY, "phone": value}
+    body = {**BODY, "phone": 112}
     assert_error(user.patch(update_path(profile), json=body), 400, "invalid-phone")
     with raises("invalid-phone"):
         update_profile(user.caller, profile["profileid"], body)
@@ -402,9 +389,10 @@ def test_update_rule_4_first_failure_counts(user, administrator, profile, body, 
 
 
 # What the rules refuse, beside a field that is missing or empty.
+NO_AT = {"without @": "ada", "@ is first": "@example", "@ is first of two": "@a@b"}
 INVALID = {
-    "contact-email": {"without @": "ada", "@ is first": "@example"},
-    "display-email": {"without @": "ada", "@ is first": "@example"},
+    "contact-email": NO_AT,
+    "display-email": NO_AT,
     "dob": {"not a date": "abc", "not a real date": "1950-02-30"},
 }
 # A full name has 3 to 6 characters, a display name 4 to 7, a company name 5 to 8. In
@@ -521,9 +509,7 @@ def test_create_with_default_true(user, administrator):
 
 
 @pytest.mark.parametrize(
-    "default",
-    [None, "", "false", "True", "TRUE", "true ", " true", "1", ["false", "true"]],
-    ids=repr,
+    "default", [None, "TRUE", "true ", " true", ["false", "true"]], ids=repr
 )
 def test_create_with_any_other_default(user, default):
     """Any other value than exactly ``true`` leaves the account unchanged."""
