@@ -54,13 +54,3 @@ def test_a_session_expires_exactly_its_duration_after_its_creation(flask, user):
         lasts = moment(session["expiresAt"]) - moment(session["createdAt"])
         assert lasts == timedelta(seconds=60)
         assert session["lastVerifiedAt"] == session["createdAt"]
-
-
-def test_now_never_goes_back(monkeypatch):
-    """It stands still, and turns back: only a patch can do that."""
-    first = models.now()
-    for reading in (first, first - 10**9):
-        monkeypatch.setattr(time, "time_ns", lambda reading=reading: reading)
-        second = models.now()
-        assert second == first + 1
-        first = second

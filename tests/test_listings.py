@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from peewee import DataError, OperationalError
-from service import PROFILES, SESSIONS, assert_error, at_once, fill, named, new_row
+from service import PROFILES, assert_error, at_once, fill, named, new_row
 from werkzeug.test import create_environ
 
 from database import db
@@ -118,12 +118,6 @@ def test_the_link_is_relative_and_keeps_the_query(administrator, method, prefix)
     target = f"{prefix}{query}&after={rows[1]['profileid']}"
     assert response.headers["Link"] == f'<{target}>; rel="next"'
     assert bool(response.data) == (method == "GET")
-
-
-def test_a_session_that_has_expired_has_ended(administrator):
-    fill(Session, administrator.appid, 1)
-    sessions = administrator.get(SESSIONS).json
-    assert [session["ended"] for session in sessions] == [False, True]
 
 
 def test_profiles_keep_their_order_whatever_the_clock_does(
