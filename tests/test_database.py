@@ -161,18 +161,11 @@ def test_operations_within_a_transaction_join_it(app, user, database_url):
     assert committed(database_url, user) == ["changed"]
 
 
-@pytest.mark.parametrize(
-    ("fail", "error"),
-    [
-        (lambda caller: create(caller, ""), ServiceError),
-        (lambda caller: db.execute_sql("SELECT 1 FROM missing"), peewee.DatabaseError),
-    ],
-)
-def test_an_error_undoes_the_whole_transaction(app, user, database_url, fail, error):
+def test_an_error_undoes_the_whole_transaction(app, user, database_url):
     caller = user.caller
-    with pytest.raises(error), db.atomic():
+    with pytest.raises(ServiceError), db.atomic():
         create(caller, "never", default="true")
-        fail(caller)
+        create(caller, "")
     create(caller, "next")
     assert committed(database_url, user) == ["next"]
     assert user.caller.profileid is None

@@ -619,7 +619,6 @@ pages = pytest.mark.parametrize(
     [
         ({}, 0, 2),  # the defaults: PAGE_SIZE and 0
         ({"limit": 3}, 0, 3),
-        ({"offset": 1}, 1, 3),
         ({"limit": 1, "offset": 1}, 1, 2),
         ({"all": "false", "limit": 1, "offset": 1}, 0, 4),  # not empty, so it counts
         ({"all": "", "limit": 1, "offset": 1}, 1, 2),
@@ -640,7 +639,6 @@ def test_sessions_of_one_account(administrator, sessions):
     accountid = session["accountid"]
     path = f"/api/administrator/sessions?accountid={accountid}"
     assert administrator.get(path).json == [session]
-    assert administrator.get(f"{path}&all=true").json == [session]
     assert list_sessions(administrator.caller, accountid=accountid) == [session]
 
 
@@ -763,11 +761,12 @@ def test_each_request_needs_a_session(client, method, path):
     assert_error(response, 401, "sign-in-required")
 
 
-def test_the_session_must_still_run(app, user, administrator):
+def test_the_session_must_still_run(app, user, administrator, monkeypatch):
     """A session that was ended, or that has expired, is refused."""
     run(app, "end-session", user.session["sessionid"])
     session = run(app, "create-session", user.accountid, "--duration", "1")
-    time.sleep(1)
+    later = time.time_ns() + 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: later)
     expired = {"Authorization": f"Bearer {session['token']}"}
     for method, path in ENDPOINTS:
         response = user.open(path, method=method)

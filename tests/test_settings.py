@@ -55,7 +55,6 @@ REFUSED_URLS = [
     "mysql://u:s#ecret@h/d",
     "mysql://h/d/secret",
     # These are no files.
-    "sqlite:x.db",
     "sqlite:///:memory:",
     "sqlite:///folder/",
     "sqlite:///x.db?",
@@ -125,10 +124,8 @@ def test_a_command_ends_with_the_line_of_a_refusal(tmp_path):
 # Each with the engine, the name, and some of the options for PyMySQL.
 DATABASE_URLS = {
     "sqlite:////var/lib/a%20b.db": ("sqlite", "/var/lib/a b.db", {}),
-    "sqlite:///data/profiles.db": ("sqlite", f"{ROOT}/data/profiles.db", {}),
     "sqlite:///a%3Fb%23c.db": ("sqlite", f"{ROOT}/a?b#c.db", {}),
     "mysql://h/d": ("mysql", "d", {"host": "h", "port": 3306, "user": ""}),
-    "mysql://u@h/d?reconnect=true": ("mysql", "d", {"host": "h", "user": "u"}),
     "mysql://u:s%40%2F%C3%BF@h/d": ("mysql", "d", {"password": "s@/ÿ".encode()}),
     "mysql://secret:secret@h:3307/d": ("mysql", "d", {"port": 3307}),
     "mysql2://u%2B:secret@h/d?charset=utf8mb4&pool=5": ("mysql", "d", {"user": "u+"}),
@@ -156,7 +153,6 @@ QUERIES = {
     "ssl-mode=VERIFY_IDENTITY": "CERT_REQUIRED True",
     f"ssl-ca={CA}": "CERT_REQUIRED False",
     f"ssl-mode=REQUIRED&ssl-ca={CA}": "CERT_REQUIRED False",
-    f"ssl-ca={CA}&ssl-mode=PREFERRED": "CERT_REQUIRED False",
     f"ssl-ca={CA}&ssl-mode=VERIFY_IDENTITY": "CERT_REQUIRED True",
 }
 
