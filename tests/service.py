@@ -271,12 +271,12 @@ class Served:
             start_response(f"{answer.status} {answer.reason}", answer.getheaders())
             return [answer.read()]
 
-    def start(self, *command):
+    def start(self, *command, cwd=ROOT):
         """Run the Procfile's line, or another command; the log is what they write."""
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
                 command or PROCFILE,
-                cwd=ROOT,
+                cwd=cwd,
                 env=self.environment,
                 stdout=log,
                 stderr=log,

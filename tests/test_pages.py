@@ -53,6 +53,11 @@ def test_version():
     assert re.search(rf"\n## \[?{version}\b", PAGES["CHANGELOG"])
 
 
+def test_lines_to_install():
+    assert "\npip install -r requirements.txt && flask demo && flask run\n" in README
+    assert "\npip install -r requirements.txt && pytest\n" in README
+
+
 def test_settings():
     defaults = {}
     for names, default in table(README, "Settings").items():

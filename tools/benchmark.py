@@ -25,7 +25,6 @@ from service import (  # noqa: E402
     close_connection,
     fill,
     new_database,
-    procfile,
     sign_in,
 )
 
@@ -93,7 +92,7 @@ def start(stack, root, folder, mysql):
     url = stack.enter_context(new_database(kind, folder))
     service = Served(folder, url)
     stack.callback(service.kill)
-    service.start(*procfile(root), cwd=root)
+    service.start(cwd=root)
     service.wait_until_up()  # it has made its tables by then
     return service.port, make_loads(service, url)
 
