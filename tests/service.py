@@ -185,7 +185,7 @@ def cursor_of(url):
     if engine == "sqlite":
         client = sqlite3.connect(name, isolation_level=None)
     else:
-        options = {"autocommit": True, "init_command": "SET foreign_key_checks = 0"}
+        options = {"autocommit": True, "init_command": "SET autocommit = 1, foreign_key_checks = 0"}
         client = pymysql.connect(database=name, **options, **server)
     with closing(client):
         yield client.cursor()
