@@ -185,8 +185,8 @@ def cursor_of(url):
     if engine == "sqlite":
         client = sqlite3.connect(name, isolation_level=None)
     else:
-        options = {"autocommit": True, "init_command": "SET autocommit = 1, foreign_key_checks = 0"}
-        client = pymysql.connect(database=name, **options, **server)
+        session = "SET autocommit = 1, foreign_key_checks = 0"
+        client = pymysql.connect(database=name, init_command=session, **server)
     with closing(client):
         yield client.cursor()
 
