@@ -186,7 +186,8 @@ def cursor_of(url):
         client = sqlite3.connect(name, isolation_level=None)
     else:
         session = "SET autocommit = 1, foreign_key_checks = 0"
-        client = pymysql.connect(database=name, init_command=session, **server)
+        options = {"autocommit": None, "init_command": session}
+        client = pymysql.connect(database=name, **options, **server)
     with closing(client):
         yield client.cursor()
 
