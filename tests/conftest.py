@@ -12,8 +12,7 @@ from config import load
 
 # The tests, and what they start, do not depend on what is set here.
 for name in {*os.environ}:
-    others = "FLASK_", "GUNICORN_", "FORWARDED_", "SCRIPT_NAME"
-    if name in load({}) or name.startswith(others):
+    if name in load({}) or name.startswith(("FLASK_", "GUNICORN_", "FORWARDED_")):
         del os.environ[name]
 
 

@@ -38,6 +38,7 @@ PROFILES = "/api/administrator/profiles"
 SESSIONS = "/api/administrator/sessions"
 PROCFILE = shlex.split((ROOT / "Procfile").read_text().partition("web: ")[2])
 SERVER = os.environ.get("TEST_MYSQL_URL", "")
+NO_CHECKS = "SET autocommit = 1, foreign_key_checks = 0"
 
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 on_mysql = pytest.mark.parametrize("database_url", ["mysql"], indirect=True)
@@ -185,9 +186,8 @@ def cursor_of(url):
     if engine == "sqlite":
         client = sqlite3.connect(name, isolation_level=None)
     else:
-        session = "SET autocommit = 1, foreign_key_checks = 0"
-        options = {"autocommit": None, "init_command": session}
-        client = pymysql.connect(database=name, **options, **server)
+        server |= dict(autocommit=None, init_command=NO_CHECKS)
+        client = pymysql.connect(database=name, **server)
     with closing(client):
         yield client.cursor()
 
