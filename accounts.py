@@ -110,7 +110,10 @@ def set_administrator(accountid, *, off=False):
 
 
 def list_administrators(appid=None):
-    """Find the accounts that are administrators."""
+    """Return the accounts that are administrators, the oldest first.
+
+    Raises invalid-appid.
+    """
     in_application = Account.appid == resolve_appid(appid)
     return accounts_where(in_application & Account.administrator)
 
@@ -127,10 +130,10 @@ def find_accounts(email, appid=None):
             addresses = profile["contactEmail"], profile["displayEmail"]
             if email.lower() in [text.lower() for text in addresses if text]:
                 matching[profile["accountid"]].append(profile)
-    found = accounts_where(Account.accountid.in_(list(matching)))
-    for account in found["data"]:
+    result = accounts_where(Account.accountid.in_(list(matching)))
+    for account in result["data"]:
         account["profiles"] = matching[account["accountid"]]
-    return found
+    return result
 
 
 def accounts_where(condition):
@@ -142,7 +145,7 @@ def accounts_where(condition):
 
 
 def create_session(accountid, duration):
-    """Create a session (duration in seconds); its token is shown once.
+    """Create a session (duration in seconds); its token is returned only here.
 
     Raises invalid-accountid.
     """
@@ -214,7 +217,6 @@ def purge_sessions(days):
     old = [session.id for session in Session.select(Session.id).where(is_old)]
     count = 0
     for ids in chunked(old, 1_000):
-        count += retry_on_conflict(
-            Session.delete().where(Session.id.in_(ids)).execute
-        )()
+        deletion = Session.delete().where(Session.id.in_(ids))
+        count += retry_on_conflict(deletion.execute)()
     return {"object": "purge", "count": count}

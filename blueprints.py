@@ -15,6 +15,7 @@ from werkzeug.formparser import FormDataParser
 
 import operations
 from accounts import authenticate, resolve_appid
+from config import settings
 from database import is_outage, log_error, redact
 from errors import ServiceError
 from models import Profile, Session, check_tables
@@ -189,25 +190,27 @@ def send_page(objects, next_after):
     body = orjson.dumps(objects or None) + b"\n"
     response = Response(body, mimetype="application/json")
     if next_after:
-        kept = {name: request.args.get(name) for name in ("accountid", "limit")}
-        parameters = {name: value for name, value in kept.items() if value}
+        parameters = {}
+        for name in ("accountid", "limit"):
+            if value := request.args.get(name):
+                parameters[name] = value
         parameters["after"] = next_after
-        path = quote(request.root_path + request.path, "/%")  # root_path is a prefix
+        path = quote(request.root_path + request.path, "/%")  # root_path: a prefix
         response.headers["Link"] = f'<{path}?{urlencode(parameters)}>; rel="next"'
     return response
 
 
 def send_all(batches):
     """Return the objects of all batches as JSON, which is sent batch by batch."""
-    parts = json_parts(batches)
-    # Read the first part now: an error here can still become a response.
-    first = next(parts)
+    chunks = json_chunks(batches)
+    # Read the first chunk now: an error here can still become a response.
+    first = next(chunks)
     app = current_app._get_current_object()
-    body = chain([first], log_late_error(parts, app, request.environ))
+    body = chain([first], log_late_error(chunks, app, request.environ))
     return Response(body, mimetype="application/json")
 
 
-def json_parts(batches):
+def json_chunks(batches):
     """Yield the JSON of all objects of the batches, or null if there are none."""
     separator = b"["
     for objects in batches:
@@ -216,10 +219,10 @@ def json_parts(batches):
     yield b"null\n" if separator == b"[" else b"]\n"
 
 
-def log_late_error(parts, app, environ):
-    """Yield the parts. Log an error, which can no longer become a response."""
+def log_late_error(chunks, app, environ):
+    """Yield the chunks. Log an error, which can no longer become a response."""
     try:
-        yield from parts
+        yield from chunks
     except Exception as error:
         code = "database-unavailable" if is_outage(error) else "internal-error"
         environ["profiles.code"] = code
@@ -284,7 +287,8 @@ def parse_form(data):
             BytesIO(data), request.mimetype, len(data), request.mimetype_params
         )
     form = fields.to_dict()  # the first value of a name counts
-    # Werkzeug puts U+FFFD in the place of bytes of a multipart form that are not UTF-8.
+    # Werkzeug replaces multipart bytes that are not UTF-8 with U+FFFD, so it is refused
+    # in every form.
     if "\ufffd" in "".join(form.values()):
         raise ValueError
     return form
@@ -298,9 +302,9 @@ def read_bytes():
         raise
     except Exception as error:  # the server's own, for a body that it cannot read
         raise ServiceError("invalid-body") from error
-    # The limit is one byte above the setting (see app.py), because Flask cuts a chunked
-    # body at the limit without an error.
-    if len(data) == request.max_content_length:
+    # Flask's own limit is one byte higher (see app.py), because Flask cuts a chunked
+    # body at its limit without an error.
+    if len(data) > settings()["MAXIMUM_POST_DATA_LENGTH"]:
         raise RequestEntityTooLarge
     if len(data) < (request.content_length or 0):
         raise ServiceError("invalid-body")

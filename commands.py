@@ -252,7 +252,7 @@ def read_batches(model):
     """Yield all rows of the source, as lists of up to 100."""
     try:
         rows = model.select().dicts().iterator()
-        yield from chunked(rows, 100)  # with rows of 64 KB less than 16 MB
+        yield from chunked(rows, 100)  # of 64 KB: below 16 MB, MariaDB's limit
     except OUTAGES as error:
         raise click.ClickException(report(error)) from None
 
@@ -268,7 +268,7 @@ def demo():
     body = example_body()
     for _ in range(3):  # the lines below are for the last one
         owner = accounts.create_account()["accountid"]
-        caller = Account.get_by_id(owner)  # it has what a caller needs
+        caller = Account.get_by_id(owner)  # an Account works as a caller
         profileid = operations.create_profile(caller, owner, body)["profileid"]
     user_session = accounts.create_session(owner, DEFAULT_DURATION)
     administrator_session = accounts.create_administrator(duration=DEFAULT_DURATION)

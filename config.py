@@ -31,7 +31,7 @@ URL_HELP = (
     "mysql://user:password@host/name, percent-encoded; TLS is ?ssl-mode=REQUIRED, "
     "VERIFY_CA or VERIFY_IDENTITY, with &ssl-ca=file"
 )
-# A path that does not end in "/", without a query. ":memory:" is no file.
+# A path that does not end in "/", without a query. ":memory:" is not a file.
 SQLITE_URL = "sqlite:///(?!:memory:$)([^?#]*[^?#/])"
 MYSQL_SCHEME = r"(mysql2?|mariadb)(\+pymysql)?"
 TLS_MODES = "DISABLED PREFERRED REQUIRED VERIFY_CA VERIFY_IDENTITY".split()
@@ -71,24 +71,24 @@ def load(variables):
 
     A variable that is empty counts as not set.
     """
-    given = {
+    values = {
         name: str(value) for name, value in variables.items() if value not in (None, "")
     }
     checked = {}
     for name, (minimum, maximum, default) in NUMBERS.items():
-        value = given.get(name, str(default))
+        value = values.get(name, str(default))
         is_number = re.fullmatch("[0-9]{1,10}", value)
         if not is_number or int(value) not in range(minimum, maximum + 1):
             must = f"must be a whole number from {minimum} to {maximum}"
             raise SettingError(name, value, must)
         checked[name] = int(value)
     checked["PROFILE_LENGTHS"] = checked_lengths(checked)
-    checked["APPID"] = appid = given.get("APPID", "default")
+    checked["APPID"] = appid = values.get("APPID", "default")
     if not re.fullmatch(APPID, appid):
         raise SettingError("APPID", appid, f"must match {APPID}")
-    fields = given.get("USER_PROFILE_FIELDS", "contact-email,full-name")
+    fields = values.get("USER_PROFILE_FIELDS", "contact-email,full-name")
     checked["USER_PROFILE_FIELDS"] = checked_fields(fields)
-    url = given.get("DATABASE_URL", "sqlite:///profiles.db")
+    url = values.get("DATABASE_URL", "sqlite:///profiles.db")
     checked["DATABASE_URL"] = parse_database_url(url)
     return checked
 
@@ -137,7 +137,7 @@ def parse_mysql_url(value):
     is_incomplete = not url.hostname or not name  # mysql://h
     is_in_folder = "/" in name  # mysql://h/d/
     # If "/", "?" or "#" in a password is not encoded, the URL is cut there. The rest of
-    # the password, with the "@" behind it, is then in one of these parts.
+    # the password, with the "@" after it, is then in one of these parts.
     is_cut_by_slash = "@" in url.path  # mysql://u:se/cret@h/d
     is_cut_by_query = "@" in unquote(url.query)  # mysql://u:se?cret@h/d
     is_cut_by_fragment = url.fragment  # mysql://u:se#cret@h/d

@@ -53,9 +53,9 @@ db = peewee.DatabaseProxy()  # the database of the process
 
 
 class Rollback:
-    """Keeps the error of a transaction, instead of that of its rollback.
+    """Raise a transaction's own error even if its rollback fails.
 
-    If SQLite is full or a connection is lost, the transaction is gone already.
+    If SQLite is full or the connection is lost, there is nothing left to roll back.
     """
 
     def rollback(self):
@@ -88,9 +88,9 @@ class SQLite(Rollback, peewee.SqliteDatabase):
     def execute_sql(self, sql, params=None):
         """Execute SQL, retrying while another connection holds the lock.
 
-        Only one thread of a process retries, because retries slow down the writer. The
-        writer itself never waits for ``write_lock``: its transaction waits at BEGIN,
-        and Peewee commits without execute_sql().
+        Only one thread of a process retries a write at a time, because retries slow
+        down the writer. A thread in a transaction never waits for ``write_lock``: it
+        got SQLite's lock at BEGIN, and Peewee commits without execute_sql().
         """
         if self.in_transaction():
             return super().execute_sql(sql, params)
@@ -119,8 +119,8 @@ class SQLite(Rollback, peewee.SqliteDatabase):
 class MySQL(Rollback, ReconnectMixin, peewee.MySQLDatabase):
     """MySQL or MariaDB over PyMySQL.
 
-    ReconnectMixin sends a statement again whose connection was lost, unless it is in a
-    transaction. An INSERT is still stored once: the second one fails, because its
+    ReconnectMixin resends a statement if its connection was lost, unless a transaction
+    is open. An INSERT is still stored only once: the resent one fails, because its
     identifier exists.
     """
 
@@ -128,7 +128,7 @@ class MySQL(Rollback, ReconnectMixin, peewee.MySQLDatabase):
     # alone and skips the rows before the cursor: 107 ms in the middle of 200,000 rows
     # instead of 0.3.
     index_hint = "FORCE INDEX ({})"
-    # Parts of the error's text, in lower case, each below a sample. "(2013, 'Lost
+    # Lower-case fragments of the error message, each below a sample. "(2013, 'Lost
     # connection to MySQL server during query (timed out)')" must not match: the
     # statement may still run.
     reconnect_errors = (
@@ -207,6 +207,7 @@ def describe_error(error):
     For a defect this is MySQL's error number or the name of SQLite's error code.
     """
     if is_outage(error):
+        # Cut these messages before the quoted value:
         # Could not decode to UTF-8 column 'fullName' with text '…'
         # (1292, "Incorrect date value: '…' for column 'dob' at row 1")
         # (1045, "Access denied for user '…'@'127.0.0.1'")

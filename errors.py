@@ -1,4 +1,4 @@
-"""The errors of a request, whose message is a code, and of a setting."""
+"""ServiceError, whose message is a code, and SettingError, for a refused setting."""
 
 from click import ClickException
 

@@ -23,7 +23,7 @@ except SettingError as error:
     sys.exit(f"Error: {error}")
 workers = settings["WEB_CONCURRENCY"]
 if not os.environ.get("PORT"):  # with PORT, gunicorn listens on all addresses
-    bind = "127.0.0.1:8000"
+    bind = f"127.0.0.1:{settings['PORT']}"
 forwarded_allow_ips = os.environ.get("FORWARDED_ALLOW_IPS") or "127.0.0.1,::1"
 threads = 4  # some wait for the database; more threads would wait for each other
 graceful_timeout = 6  # seconds to finish what was accepted: some platforms wait 10
@@ -38,7 +38,7 @@ if hasattr(os, "sched_getaffinity") and workers >= len(os.sched_getaffinity(0)):
 
 
 def when_ready(server):
-    """Warn if a platform has no database, and set the time-out of connections.
+    """Warn if a platform has no database, and set the timeout of connections.
 
     A thread that waits for 5 seconds to receive or send drops the client. Otherwise a
     few silent clients would occupy every thread.
@@ -84,7 +84,7 @@ class PatientWorker(ThreadWorker):
 
 class LogfmtLogger(Logger):
     def access(self, resp, req, environ, request_time):
-        """Write the line of a request. gunicorn's format would take 10 % longer."""
+        """Write a request's log line. gunicorn's format would take 10 % longer."""
         began = (datetime.now(UTC) - request_time).isoformat(timespec="milliseconds")
         forwarded = environ.get("HTTP_X_FORWARDED_FOR", "").rpartition(",")[2].strip()
         line = (
@@ -105,14 +105,14 @@ class LogfmtLogger(Logger):
 
 
 def quote_value(text):
-    """Return the text as one word, percent-encoded where it must be; "-" if empty."""
+    """Return the string as one word, percent-encoded where it must be; "-" if empty."""
     return quote(text, "/:%", "latin-1", "replace") or "-"
 
 
 # Filters of logging: they return whether the record is logged.
 
 
-def drop(record):
+def drop_noise(record):
     """Drop records that add nothing.
 
     "Socket error processing request." with a BlockingIOError: a client timed out.
@@ -123,7 +123,7 @@ def drop(record):
     return not timed_out and record.getMessage() != "Error handling request"
 
 
-def redact(record):
+def redact_record(record):
     """Cut what a record quotes of a request, such as a token; keep it on one line.
 
     Samples:
@@ -144,6 +144,6 @@ def redact(record):
 
 
 # addFilter would add more at each reload, which reads this file again.
-logging.getLogger("gunicorn.error").filters = [drop, redact]
+logging.getLogger("gunicorn.error").filters = [drop_noise, redact_record]
 worker_class = PatientWorker
 logger_class = LogfmtLogger

@@ -16,10 +16,10 @@ latest = 0  # what now() returned last
 def now(reading=None):
     """Return nanoseconds since 1970, UTC, for the id and the timestamps of a row.
 
-    This is a reading of the clock, by default a new one, or one more than the last
-    value if the clock was set back, so that rows of a process keep their order. Not
-    unique across threads and processes: insert() retries on a collision. Compare the
-    clock with ``time.time_ns()`` or clock_timestamp() instead.
+    The current time, or ``reading``; if that is not after the last value, one more than
+    the last value, so that rows of a process keep their order. Not unique across
+    threads and processes: insert() retries on a collision. To compare with the current
+    time, use ``time.time_ns()`` or clock_timestamp() instead.
     """
     global latest
     latest = now_ns = max(latest + 1, reading or time.time_ns())
@@ -28,8 +28,8 @@ def now(reading=None):
 
 def timestamp(nanoseconds):
     """Return ISO 8601, UTC, to the millisecond. Timestamps sort chronologically."""
-    moment = datetime.fromtimestamp(nanoseconds // 10**6 / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    utc_time = datetime.fromtimestamp(nanoseconds // 10**6 / 1000, UTC)
+    return utc_time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def clock_timestamp():
@@ -37,7 +37,8 @@ def clock_timestamp():
     return timestamp(time.time_ns())
 
 
-# What a SELECT reads for a property that is no column. as_object() replaces it.
+# What a SELECT reads for a property that is no column. as_object() then sets object and
+# ended; fields is always null.
 COMPUTED = {
     "object": "NULL",
     "fields": "NULL",

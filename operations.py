@@ -22,7 +22,7 @@ from validators import MAX_INT64, is_identifier, new_identifier
 def update_profile(caller, profileid, body, *, appid=None, user_profile_fields=None):
     """Store the configured fields of the caller's own profile; return all of it.
 
-    ``body``: a mapping of input fields to texts, or None. ``user_profile_fields``:
+    ``body``: a mapping of input fields to strings, or None. ``user_profile_fields``:
     fields instead of the configured ones. Raises invalid-profileid, invalid-account,
     invalid-appid, invalid-body, or a field's code.
     """
@@ -156,7 +156,7 @@ def application_listing(model, caller, appid, accountid):
     if not accountid:
         return Listing(model, application, application)
     if not is_identifier("acct", accountid):
-        accountid = "nobody"  # MySQL refuses to compare some texts with ASCII columns
+        accountid = "nobody"  # MySQL cannot compare some strings with ASCII columns
     return Listing(model, application | {"accountid": accountid}, application)
 
 

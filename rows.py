@@ -1,4 +1,4 @@
-"""Rows read, stored, updated and listed.
+"""Read, store, update and list rows.
 
 Hot-path queries are raw SQL, because Peewee takes 180 µs to build one, as long as a
 database takes to answer it. All others are Peewee's expressions.
@@ -75,7 +75,7 @@ def insert(model, values, *, as_default=False):
     try:
         return store(model, values)
     except IntegrityError:
-        # The identifier exists, because the request was sent before with the same key.
+        # The identifier exists: the key was used before, or the INSERT was resent.
         existing = get_object_or_none(model, values[f"{model.TABLE}id"])
         if existing:
             return existing

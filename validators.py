@@ -23,7 +23,7 @@ def new_identifier(prefix):
 
 
 def is_identifier(prefix, text):
-    """Return whether the text has the form of an identifier."""
+    """Return whether the value is a string in the form of an identifier."""
     pattern = f"{prefix}_[0-9a-f]{{16}}"
     return isinstance(text, str) and bool(re.fullmatch(pattern, text))
 
@@ -46,7 +46,7 @@ PROFILE_FIELDS = {
 
 
 class Text(fields.String):
-    """A required string. A database must be able to store it."""
+    """A string that a database can store."""
 
     convert = staticmethod(str.__str__)  # a StrEnum's value, not its name
 
@@ -59,7 +59,7 @@ class Text(fields.String):
 
 
 class Address(validate.Validator):
-    """Checks that a text is a valid e-mail address, of any domain with a dot."""
+    """Checks that a string is a valid e-mail address, of any domain with a dot."""
 
     def __init__(self, error):
         self.error = error
@@ -89,14 +89,14 @@ class Body(Schema):
 ISO = (
     r"(\d{4}-\d\d-\d\d|\d{8}"  # 1950-01-31, 19500131
     r"|\d{4}-W\d\d-\d|\d{4}W\d{3})"  # 1950-W05-2, 1950W052
-    r"(?:[T ]((?!24)\d\d:[\d:.,]+"  # T10:30:00.5, not 24:00, as Python 3.14 accepts
+    r"(?:[T ]((?!24)\d\d:[\d:.,]+"  # T10:30:00.5; 3.14 accepts 24:00
     r"(?:Z|[+-](?:0\d|1[0-4])(?::?[0-5]\d)?)?))?"  # Z, +01:00
 )
 WEEKDAY = (  # such as "Tue ", if an English date follows and not 01/31/1950
     "(?i)^((mon|tues|wednes|thurs|fri|satur|sun)day|mon|tue|wed|thu|fri|sat|sun)"
     r",? (?!\d+/)"
 )
-# Behind GMT+0100 or " +0100": (Central European Time)
+# (Central European Time), after GMT+0100 or " +0100"
 ZONE_NAME = r"(?<=[ T][+-]\d{4}) \([^()]*\)$"
 DATE_FORMATS = (
     "%Y/%m/%d",  # 1950/01/31
@@ -127,9 +127,9 @@ def parse_date(text):
     if not text.isascii() or not text.isprintable():
         raise ValueError
     if iso := re.fullmatch(ISO, text):
-        day, moment = iso.groups()
-        if moment:
-            time.fromisoformat(moment)
+        day, clock_time = iso.groups()
+        if clock_time:
+            time.fromisoformat(clock_time)
         return date.fromisoformat(day).isoformat()
     text = re.sub(WEEKDAY, "", text)
     for pattern in DATE_FORMATS:
@@ -164,7 +164,7 @@ def make_schema(names, lengths, *, creating):
 def text_field(name, bounds, *, creating):
     """Return the marshmallow field of an input field; its messages are the codes.
 
-    In an update, an e-mail address is any text with an "@" that is not its first
+    In an update, an e-mail address is any string whose first "@" is not its first
     character. Creating a profile requires a valid address.
     """
     code = f"invalid-{name}"
