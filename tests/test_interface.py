@@ -174,7 +174,7 @@ def test_a_body_is_simple_or_multipart(user, content_type):
 
 
 def test_profile_has_the_properties_of_the_table(user):
-    """Each field is stored under its property. No other property, such as a state."""
+    """Each field is stored under its property. No property is a state."""
     response = user.post(create_path(user), data=BODY)
     profile = response.json
     assert response.status_code == 201
@@ -293,14 +293,16 @@ def test_session_has_ended_or_not(user, administrator):
 # Body
 
 
-def test_every_field_is_a_string(user, profile):
+@pytest.mark.parametrize("field", FIELDS)
+def test_every_field_is_a_string(user, profile, field):
     """In update and create. Only JSON, or a call, can send a value of another type."""
-    body = {**BODY, "phone": 112}
-    assert_error(user.patch(update_path(profile), json=body), 400, "invalid-phone")
-    with raises("invalid-phone"):
+    body = {**BODY, field: 19500131}  # as a text, it would be a date
+    code = f"invalid-{field}"
+    assert_error(user.patch(update_path(profile), json=body), 400, code)
+    with raises(code):
         update_profile(user.caller, profile["profileid"], body)
-    assert_error(user.post(create_path(user), json=body), 400, "invalid-phone")
-    with raises("invalid-phone"):
+    assert_error(user.post(create_path(user), json=body), 400, code)
+    with raises(code):
         create_profile(user.caller, user.accountid, body)
 
 
@@ -321,8 +323,11 @@ def test_other_names_in_a_body_are_ignored(user, administrator, profile):
     """In update and create. In an update, ``default`` is one of them."""
     account = account_of(user)
     others = {
+        "profileid": "prof_0123456789abcdef",
         "accountid": administrator.accountid,
         "appid": "elsewhere",
+        "object": "account",
+        "updatedAt": "2001-01-01T00:00:00.000Z",
         "createdAt": "2001-01-01T00:00:00.000Z",
         "fields": "phone",
         "fullName": "Grace",
@@ -429,16 +434,17 @@ def test_update_rules_5_to_11_what_is_refused(user, profile, field, value, code)
 STORED = {
     "update rule 5: shortest": ("full-name", "é😀é", "é😀é"),
     "update rule 5: longest": ("full-name", "é😀é😀é😀", "é😀é😀é😀"),
-    "update rule 6: shortest": ("display-name", "é😀é😀", "é😀é😀"),
+    "update rule 6: shortest": ("display-name", "é😀é ", "é😀é "),
     "update rule 6: longest": ("display-name", "é😀é😀é😀é", "é😀é😀é😀é"),
-    "update rule 7: shortest": ("company-name", "é😀é😀é", "é😀é😀é"),
+    "update rule 7: shortest": ("company-name", " é😀é ", " é😀é "),
     "update rule 7: longest": ("company-name", "é😀é😀é😀é😀", "é😀é😀é😀é😀"),
     "update rule 8: an address": ("contact-email", "a@b.co", "a@b.co"),
     "update rule 9: an address": ("display-email", "a@b.co", "a@b.co"),
     "update rule 10: YYYY-MM-DD": ("dob", "February 1, 1950", "1950-02-01"),
 } | {
-    f"update rule 11: {field}": (field, "x", "x")
+    f"update rule 11: {field}, {kind}": (field, value, value)
     for field, (rule, _, _) in FIELDS.items()
+    for kind, value in {"a letter": "x", "a blank": " "}.items()
     if rule == 11
 }
 # Update needs an "@" that is not the first character; create refuses these: its rule 4.
@@ -466,16 +472,22 @@ def test_update_rules_5_to_11_what_is_stored(
     assert response.status_code == 200
     assert response.json == profile | {property: stored, "updatedAt": updated_at}
     assert list_profiles(administrator.caller) == [response.json]
+    options = {"user_profile_fields": [field]}
+    again = update_profile(user.caller, profile["profileid"], {field: sent}, **options)
+    assert again[property] == stored
 
 
 def test_update_rule_12_the_stored_profile_is_updated(user, administrator, profile):
     """Only the validated fields are changed. Cached copies of it are discarded."""
     # Fields that are not validated: test_update_ignores_fields_that_are_not_configured.
     second = user.post(create_path(user), data=BODY).json
+    path = f"/api/user/profile?profileid={profile['profileid']}"
+    assert user.get(path).json == profile
     assert administrator.get("/api/administrator/profiles").json == [second, profile]
     updated = user.patch(update_path(profile), data=CHANGED).json
     assert updated == profile | {"phone": "112", "updatedAt": updated["updatedAt"]}
     assert administrator.get("/api/administrator/profiles").json == [second, updated]
+    assert user.get(path).json == updated
 
 
 def test_update_rule_13_a_missing_body_is_an_empty_one(user, profile):
@@ -509,7 +521,7 @@ def test_create_with_default_true(user, administrator):
 
 
 @pytest.mark.parametrize(
-    "default", [None, "TRUE", "true ", " true", ["false", "true"]], ids=repr
+    "default", [None, "TRUE", "true ", " true", "1", "yes", ["false", "true"]], ids=repr
 )
 def test_create_with_any_other_default(user, default):
     """Any other value than exactly ``true`` leaves the account unchanged."""
@@ -580,6 +592,8 @@ def test_create_rule_4_what_is_refused(user, field, value, code):
     assert_error(user.post(create_path(user), data=body), 400, code)
     with raises(code):
         create_profile(user.caller, user.accountid, body)
+    with raises(code):
+        create_profile(user.caller, user.accountid, body, user_profile_fields=[field])
 
 
 @pytest.mark.parametrize("field, sent, stored", STORED.values(), ids=STORED)
@@ -646,7 +660,7 @@ def test_sessions_of_one_account(administrator, sessions):
 
 
 def test_sessions_rule_1_newest_first(app, administrator, sessions):
-    """By ``createdAt``, newest first, whatever is changed or expires last."""
+    """Ordered by ``createdAt``, not by ``updatedAt`` or ``expiresAt``."""
     newest = run(app, "create-session", administrator.accountid, "--duration", "60")
     oldest_but_one = run(app, "end-session", sessions[2]["sessionid"])
     del newest["token"]
@@ -815,23 +829,41 @@ def test_administrator_operations_are_for_administrators(user, path, operation):
 def test_user_profile_fields_of_one_call(make_app, user, profile, fields, changes):
     """``userProfileFields``, in this process: a list that replaces the setting."""
     phone_only = make_app(APPID=user.appid, USER_PROFILE_FIELDS="phone")
-    body = {"phone": "112", "location": "Paris"}
+    body = {"phone": "112", "location": "Paris", "default": "true"}
     options = {"user_profile_fields": fields}
     with phone_only.app_context():
         created = create_profile(user.caller, user.accountid, body, **options)
         updated = update_profile(user.caller, profile["profileid"], body, **options)
+    assert user.caller.profileid == created["profileid"]
     assert created["phone"] is None
     assert created["location"] == changes.get("location")
     assert updated == profile | changes | {"updatedAt": updated["updatedAt"]}
 
 
-def test_user_profile_fields_are_required_in_their_order(user):
-    """Over HTTP, nothing replaces the setting."""
-    fields = ["location", "dob"]
-    with raises("invalid-location"):
+def test_user_profile_fields_are_required_in_their_order(user, profile):
+    """The first of the list counts, in whatever order the setting has the fields."""
+    fields = ["occupation", "website", "contact-email"]
+    with raises("invalid-occupation"):
         create_profile(user.caller, user.accountid, {}, user_profile_fields=fields)
-    body = {"phone": "112", "userProfileFields": "phone"}
-    assert_error(user.post(create_path(user), data=body), 400, "invalid-website")
+    with raises("invalid-occupation"):
+        update_profile(
+            user.caller, profile["profileid"], {}, user_profile_fields=fields
+        )
+
+
+@pytest.mark.parametrize(
+    "query, body",
+    [
+        ("", {"data": {"phone": "112", "userProfileFields": "phone"}}),
+        ("", {"json": {"phone": "112", "userProfileFields": ["phone"]}}),
+        ("&userProfileFields=phone", {"data": {"phone": "112"}}),
+    ],
+    ids=["form", "JSON", "query"],
+)
+def test_no_request_replaces_the_setting(user, query, body):
+    """Over HTTP, ``userProfileFields`` is ignored."""
+    response = user.post(create_path(user) + query, **body)
+    assert_error(response, 400, "invalid-website")
 
 
 def test_user_profile_fields_is_not_a_string(user, administrator):
