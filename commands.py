@@ -252,7 +252,8 @@ def read_batches(model):
     """Yield all rows of the source, as lists of up to 100."""
     try:
         rows = model.select().dicts().iterator()
-        yield from chunked(rows, 100)  # of 64 KB: below 16 MB, MariaDB's limit
+        # 100 rows of 64 KB stay below MariaDB's max_allowed_packet, 16 MB.
+        yield from chunked(rows, 100)
     except OUTAGES as error:
         raise click.ClickException(report(error)) from None
 

@@ -309,7 +309,7 @@ def test_every_field_is_a_string(user, profile, field):
 def test_update_ignores_fields_that_are_not_configured(
     make_app, user, administrator, profile
 ):
-    """A configured field is required; any other is ignored and left unchanged."""
+    """A field that is not configured is neither required, nor checked, nor changed."""
     phone_only = make_app(APPID=user.appid, USER_PROFILE_FIELDS="phone")
     body = {"phone": "112", "location": "Paris", "full-name": ""}
     client = phone_only.test_client()
