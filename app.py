@@ -13,15 +13,7 @@ from werkzeug.exceptions import HTTPException
 import config
 from blueprints import BLUEPRINTS
 from commands import commands
-from database import (
-    OUTAGES,
-    db,
-    init_database,
-    is_outage,
-    log_error,
-    redact,
-    retry_on_conflict,
-)
+from database import OUTAGES, db, init_database, is_outage, log_error, redact
 from errors import HTTP_CODES, ServiceError
 from models import create_tables
 from openapi import description, docs
@@ -64,12 +56,7 @@ def create_app(overrides=None):
     app.register_error_handler(HTTPException, http_error)
     for outage in OUTAGES:
         app.register_error_handler(outage, database_error)
-    init_database(settings["DATABASE_URL"])
-    try:
-        retry_on_conflict(create_tables)(db)
-    except OUTAGES as error:
-        log_error(app.logger, error)  # requests are answered with 503
-    db.close()  # before gunicorn forks
+    init_database(settings["DATABASE_URL"], create_tables)
     return app
 
 
