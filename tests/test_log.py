@@ -1,9 +1,12 @@
 """The log: a line for each request, which nobody can forge, and no secret in it."""
 
 import logging
+import os
 import re
 import runpy
 import socket
+import subprocess
+import sys
 from datetime import UTC, datetime
 from functools import partial
 from urllib.parse import unquote
@@ -199,6 +202,35 @@ def test_an_error_is_found_by_its_request_id(serve, empty_database_url):
     assert next_line == "Traceback (most recent call last):"
     assert reason.startswith("database unavailable: ")
     assert "secret" not in lines
+
+
+ROOT_HANDLER = "import logging; logging.basicConfig(format='HOST %(message)s')"
+HOST = "from flask import Flask; shop = Flask('shop')"
+HOST_LOGGER = f"{HOST}; shop.logger"
+SERVICE = "from app import create_app; service = create_app()"
+OWN_FORMATS = rf"\[.*\] ERROR in <string>: paid\n{LINE_OF_ERROR}failed\n"
+# What each order of these lines writes, when the host and then the service log.
+PROGRAMS = {
+    "the host first": ([HOST_LOGGER, SERVICE], OWN_FORMATS),
+    "the service first": ([SERVICE, HOST_LOGGER], OWN_FORMATS),
+    "a root handler first": ([ROOT_HANDLER, SERVICE, HOST], "HOST paid\nHOST failed\n"),
+    "a root handler last": ([SERVICE, HOST, ROOT_HANDLER], "HOST paid\nHOST failed\n"),
+}
+
+
+@pytest.mark.parametrize(("program", "lines"), PROGRAMS.values(), ids=PROGRAMS)
+def test_the_log_of_a_host_program_stays_its_own(tmp_path, program, lines):
+    environment = {**os.environ, "DATABASE_URL": f"sqlite:///{tmp_path}/x.db"}
+    calls = "shop.logger.error('paid')", "service.logger.error('failed')"
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join([*program, *calls])],
+        cwd=ROOT,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert re.fullmatch(lines, done.stderr)
 
 
 def test_the_password_of_a_database_that_is_away_is_not_logged(serve):
