@@ -37,7 +37,7 @@ from validators import APPID, new_identifier
 DEFAULT_DURATION = 28_800  # seconds: 8 hours
 ADMINISTRATOR_DURATION = 31_536_000  # seconds: a year
 
-Caller = namedtuple("Caller", "accountid administrator appid")  # of a request
+Caller = namedtuple("Caller", "accountid administrator appid sessionid")  # of a request
 
 
 def resolve_appid(appid):
@@ -59,13 +59,13 @@ def authenticate(authorization, appid):
     """
     bearer = re.fullmatch("(?i:bearer) +([0-9a-f]{64})", authorization or "")
     if bearer:
-        sql = """SELECT accountid, administrator
+        sql = """SELECT accountid, administrator, appid, sessionid
             FROM session JOIN account USING (accountid, appid)
             WHERE appid = ? AND tokenHash = ? AND expiresAt > ? AND endedAt IS NULL"""
         token_hash = sha256(bearer[1].encode()).hexdigest()
         row = run_sql(sql, appid, token_hash, clock_timestamp()).fetchone()
         if row:
-            return Caller(*row, appid)
+            return Caller(*row)
     raise ServiceError("sign-in-required")
 
 
