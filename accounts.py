@@ -10,7 +10,7 @@ from contextlib import suppress
 from hashlib import sha256
 from secrets import token_hex
 
-from peewee import SQL, IntegrityError, chunked
+from peewee import SQL, IntegrityError
 
 from config import settings
 from database import db, retry_on_conflict, run_sql
@@ -24,7 +24,15 @@ from models import (
     now,
     timestamp,
 )
-from rows import Listing, get_object, insert, lock_account, select_all, update
+from rows import (
+    Listing,
+    get_object,
+    insert,
+    lock_account,
+    select_all,
+    select_batches,
+    update,
+)
 from validators import APPID, new_identifier
 
 DEFAULT_DURATION = 28_800  # seconds: 8 hours
@@ -214,9 +222,10 @@ def purge_sessions(days):
     """
     cutoff = timestamp(time.time_ns() - days * 86_400 * 10**9)
     is_old = (Session.expiresAt <= cutoff) | (Session.endedAt <= cutoff)
-    old = [session.id for session in Session.select(Session.id).where(is_old)]
+    old = Session.select(Session.id).where(is_old)
     count = 0
-    for ids in chunked(old, 1_000):
+    for batch in select_batches(old, 1_000):
+        ids = [session["id"] for session in batch]
         deletion = Session.delete().where(Session.id.in_(ids))
         count += retry_on_conflict(deletion.execute)()
     return {"object": "purge", "count": count}

@@ -101,7 +101,9 @@ OUTAGES = [
 ]
 
 
-@pytest.mark.parametrize(("number", "text", "shown"), OUTAGES)
+@pytest.mark.parametrize(
+    ("number", "text", "shown"), OUTAGES, ids=[number for number, *_ in OUTAGES]
+)
 def test_an_outage_of_mysql_is_shown_without_users_hosts_and_values(
     number, text, shown
 ):
