@@ -69,11 +69,12 @@ def test_settings():
 
 
 def test_commands(app):
-    """Each with its arguments and options."""
+    """Each with its arguments and options; its help has an example."""
     listed = table(README, "Commands")
     for name, command in app.cli.commands.items():
         words = re.findall("^[a-z_]+|--[a-z]+", listed.pop(f"flask {name}").lower())
         assert words == [parameter.opts[0] for parameter in command.params]
+        assert f"Example: flask {name}" in command.help
     assert not listed
 
 
