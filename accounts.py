@@ -6,7 +6,6 @@ No function checks the rights of a caller: operations.py does.
 import re
 import time
 from collections import defaultdict, namedtuple
-from contextlib import suppress
 from hashlib import sha256
 from secrets import token_hex
 
@@ -24,13 +23,21 @@ from models import (
     now,
     timestamp,
 )
-from rows import Listing, get_object, insert, lock_account, select_all, update
+from rows import (
+    Listing,
+    get_object,
+    get_object_or_none,
+    insert,
+    lock_account,
+    select_all,
+    update,
+)
 from validators import APPID, new_identifier
 
 DEFAULT_DURATION = 28_800  # seconds: 8 hours
 ADMINISTRATOR_DURATION = 31_536_000  # seconds: a year
 
-Caller = namedtuple("Caller", "accountid administrator appid")  # of a request
+Caller = namedtuple("Caller", "accountid administrator appid sessionid")  # of a request
 
 
 def resolve_appid(appid):
@@ -52,13 +59,13 @@ def authenticate(authorization, appid):
     """
     bearer = re.fullmatch("(?i:bearer) +([0-9a-f]{64})", authorization or "")
     if bearer:
-        sql = """SELECT accountid, administrator
+        sql = """SELECT accountid, administrator, appid, sessionid
             FROM session JOIN account USING (accountid, appid)
             WHERE appid = ? AND tokenHash = ? AND expiresAt > ? AND endedAt IS NULL"""
         token_hash = sha256(bearer[1].encode()).hexdigest()
         row = run_sql(sql, appid, token_hash, clock_timestamp()).fetchone()
         if row:
-            return Caller(*row, appid)
+            return Caller(*row)
     raise ServiceError("sign-in-required")
 
 
@@ -74,7 +81,7 @@ def create_account(appid=None, *, administrator=False, accountid=None):
     # Even a failed INSERT locks the row, so nobody can delete the account before we
     # read it.
     with db.atomic():
-        with suppress(IntegrityError):  # the same key created the account before
+        try:
             Account.create(
                 accountid=accountid,
                 appid=appid,
@@ -82,6 +89,11 @@ def create_account(appid=None, *, administrator=False, accountid=None):
                 createdAt=created_at,
                 updatedAt=created_at,
             )
+        except IntegrityError:
+            # The same key created the account before. A transaction of the caller's
+            # own does not see it if it began to read before that.
+            if not get_object_or_none(Account, accountid):
+                raise
         return get_object(Account, accountid, appid)
 
 
@@ -125,7 +137,7 @@ def find_accounts(email, appid=None):
     """
     scope = {"appid": resolve_appid(appid)}
     matching = defaultdict(list)
-    for profiles in select_all(Listing(Profile, scope, scope), None):
+    for profiles in select_all(Listing(Profile, scope), None):
         for profile in profiles:
             addresses = profile["contactEmail"], profile["displayEmail"]
             if email.lower() in [text.lower() for text in addresses if text]:
@@ -152,7 +164,7 @@ def create_session(accountid, duration):
     token = token_hex(32)
     session = {
         "sessionid": new_identifier("sess"),
-        "appid": get_object(Account, accountid)["appid"],
+        "appid": get_object(Account, accountid, lock=True)["appid"],
         "accountid": accountid,
         "duration": duration,
         "tokenHash": sha256(token.encode()).hexdigest(),
@@ -176,7 +188,7 @@ def end_sessions(accountid):
 
     Raises invalid-accountid.
     """
-    appid = get_object(Account, accountid)["appid"]
+    appid = get_object(Account, accountid, lock=True)["appid"]
     count = end_running((Session.appid == appid) & (Session.accountid == accountid))
     return {"object": "end", "count": count}
 
@@ -196,10 +208,9 @@ def delete_account(accountid):
 
     Raises invalid-accountid.
     """
-    appid = get_object(Account, accountid)["appid"]
     counts = {"object": "deletion", "accountid": accountid}
     with db.atomic():
-        lock_account(accountid)
+        appid = lock_account(accountid)["appid"]
         for model in (Profile, Session):
             own = (model.appid == appid) & (model.accountid == accountid)
             counts[f"{model.TABLE}s"] = model.delete().where(own).execute()

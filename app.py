@@ -7,21 +7,13 @@ import time
 from secrets import token_hex
 
 from flask import Flask, current_app, has_request_context, request
-from flask.logging import default_handler
+from flask.logging import wsgi_errors_stream
 from werkzeug.exceptions import HTTPException
 
 import config
 from blueprints import BLUEPRINTS
 from commands import commands
-from database import (
-    OUTAGES,
-    db,
-    init_database,
-    is_outage,
-    log_error,
-    redact,
-    retry_on_conflict,
-)
+from database import OUTAGES, db, init_database, is_outage, log_error, redact
 from errors import HTTP_CODES, ServiceError
 from models import create_tables
 from openapi import description, docs
@@ -56,7 +48,7 @@ def create_app(overrides=None):
     app.json.sort_keys = False
     app.json.ensure_ascii = False
     app.url_map.merge_slashes = False  # a redirect would repeat the Host header
-    default_handler.setFormatter(LogFormatter())
+    logging.getLogger(app.name).addHandler(error_handler)  # of app.logger
     app.after_request(add_headers)
     for blueprint in (*BLUEPRINTS, description, docs, commands):
         app.register_blueprint(blueprint)
@@ -64,12 +56,7 @@ def create_app(overrides=None):
     app.register_error_handler(HTTPException, http_error)
     for outage in OUTAGES:
         app.register_error_handler(outage, database_error)
-    init_database(settings["DATABASE_URL"])
-    try:
-        retry_on_conflict(create_tables)(db)
-    except OUTAGES as error:
-        log_error(app.logger, error)  # requests are answered with 503
-    db.close()  # before gunicorn forks
+    init_database(settings["DATABASE_URL"], create_tables)
     return app
 
 
@@ -119,6 +106,17 @@ class LogFormatter(logging.Formatter):
     def format(self, record):
         record.request_id = request_id() if has_request_context() else "-"
         return super().format(record)
+
+
+def is_unhandled(record):
+    """Return whether no handler of the root logger, such as a host's, writes it."""
+    root = logging.getLogger()
+    return all(handler.level > record.levelno for handler in root.handlers)
+
+
+error_handler = logging.StreamHandler(wsgi_errors_stream)
+error_handler.setFormatter(LogFormatter())
+error_handler.addFilter(is_unhandled)
 
 
 def request_id():

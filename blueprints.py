@@ -238,6 +238,7 @@ def read_caller():
     environ["profiles.appid"] = appid
     caller = authenticate(environ.get("HTTP_AUTHORIZATION"), appid)
     environ["profiles.account"] = caller.accountid
+    environ["profiles.session"] = caller.sessionid
     return caller
 
 

@@ -7,7 +7,7 @@ open between requests. ``db.atomic()`` is the transaction. What is tried again:
 - The connection to MySQL was lost: a statement outside a transaction, once.
 - MySQL rolled a transaction back because of a conflict: all of it, for 4 seconds.
 
-Any other outage is raised, and a request is answered with 503.
+Any other outage is raised, and the response to a request is 503.
 """
 
 import logging
@@ -15,16 +15,18 @@ import random
 import re
 import sqlite3
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
-from threading import RLock
+from threading import RLock, local
 
 import peewee
 from playhouse.shortcuts import ReconnectMixin
 from pymysql.constants.CLIENT import FOUND_ROWS
 
 LOCK_SECONDS = 4
+RETRY_SECONDS = 2  # the pause after an attempt to connect to MySQL has timed out
+HANG_SECONDS = 15  # longer than such an attempt takes: 3 and 10, see MySQL
 OUTAGES = (  # the database is unreachable, full, read-only, locked or damaged
     peewee.DatabaseError,
     peewee.InterfaceError,
@@ -49,24 +51,59 @@ SESSION_SETTINGS = f"""SET SESSION
 
 logging.getLogger("peewee").setLevel(logging.INFO)  # DEBUG would log all values
 
-db = peewee.DatabaseProxy()  # the database of the process
+
+class Proxy(peewee.DatabaseProxy):
+    @contextmanager
+    def savepoint(self):
+        """Begin a nested transaction, and raise its first error.
+
+        Its rollback fails, too, after a deadlock or if the connection was lost.
+        """
+        savepoint = super().savepoint()
+        savepoint.__enter__()
+        try:
+            yield savepoint
+            savepoint.commit(begin=False)
+        except BaseException:
+            with suppress(*OUTAGES):
+                savepoint.rollback(begin=False)
+            raise
 
 
-class Rollback:
-    """Raise a transaction's own error even if its rollback fails.
+db = Proxy()  # the database of the process
 
-    If SQLite is full or the connection is lost, there is nothing left to roll back.
-    """
+
+class Engine:
+    """Creates missing tables, and raises the first error of a transaction."""
+
+    create_missing_tables = None  # a function of the database: see init_database()
+
+    def connect(self, reuse_if_open=False):
+        """Connect; create missing tables, unless this process has done so before."""
+        opened = super().connect(reuse_if_open)
+        if self.create_missing_tables:
+            try:
+                self.create_missing_tables(self)
+            except Exception:
+                self.close()  # so that the next connection tries again
+                raise
+            self.create_missing_tables = None
+        return opened
 
     def rollback(self):
+        """Roll back. It may fail if SQLite is full or the connection was lost.
+
+        Then nothing is left to roll back.
+        """
         with suppress(*OUTAGES):
             super().rollback()
 
 
-class SQLite(Rollback, peewee.SqliteDatabase):
+class SQLite(Engine, peewee.SqliteDatabase):
     """SQLite in WAL mode, where a commit returns once it is on the disk."""
 
     index_hint = ""  # SQLite itself chooses the right index
+    row_lock = ""  # a transaction locks the whole database
 
     def __init__(self, url):
         super().__init__(
@@ -110,13 +147,23 @@ class SQLite(Rollback, peewee.SqliteDatabase):
             try:
                 return super().execute_sql(sql, params)
             except peewee.OperationalError as error:
-                deadline_passed = time.monotonic() > deadline
-                if deadline_passed or str(error) != "database is locked":
+                is_locked = str(error) == "database is locked"
+                if not is_locked or is_too_old(error) or time.monotonic() > deadline:
                     raise
             time.sleep(random.uniform(0.00005, 0.0001))
 
 
-class MySQL(Rollback, ReconnectMixin, peewee.MySQLDatabase):
+def is_too_old(error):
+    """Return whether an open SELECT keeps this connection from writing.
+
+    It reads the database as it was before another connection committed, so waiting does
+    not help: https://www.sqlite.org/rescode.html#busy_snapshot
+    """
+    name = getattr(error.orig, "sqlite_errorname", "")
+    return name == "SQLITE_BUSY_SNAPSHOT"
+
+
+class MySQL(Engine, ReconnectMixin, peewee.MySQLDatabase):
     """MySQL or MariaDB over PyMySQL.
 
     ReconnectMixin resends a statement if its connection was lost, unless a transaction
@@ -128,6 +175,7 @@ class MySQL(Rollback, ReconnectMixin, peewee.MySQLDatabase):
     # alone and skips the rows before the cursor: 107 ms in the middle of 200,000 rows
     # instead of 0.3.
     index_hint = "FORCE INDEX ({})"
+    row_lock = "FOR UPDATE"  # also reads the row as it is committed
     # Lower-case fragments of the error message, each below a sample. "(2013, 'Lost
     # connection to MySQL server during query (timed out)')" must not match: the
     # statement may still run.
@@ -158,14 +206,64 @@ class MySQL(Rollback, ReconnectMixin, peewee.MySQLDatabase):
             client_flag=FOUND_ROWS,  # an UPDATE counts the rows that it matches
             **url.server,
         )
+        self.opened = local()
+        self.retry_at = 0  # time.monotonic() before which no thread connects
+
+    def connect(self, reuse_if_open=False):
+        """Connect. Peewee itself would do it under a lock that all threads wait for."""
+        if self.is_closed():
+            self.opened.connection = self.open_connection()
+        return super().connect(reuse_if_open)
+
+    def _connect(self):
+        return self.opened.connection
+
+    def open_connection(self):
+        """Return a new connection of the driver.
+
+        After a time-out, one thread at a time tries to connect, every 2 seconds, and
+        the others fail at once. Otherwise all would wait for a server that hangs.
+        """
+        now = time.monotonic()
+        if now < self.retry_at:
+            raise peewee.OperationalError(2003, "The server did not respond")
+        if self.retry_at:
+            self.retry_at = now + HANG_SECONDS
+        opener = peewee.MySQLDatabase(self.database, **self.connect_params)
+        try:
+            opener.connect()
+        except OUTAGES as error:
+            pause_ends = time.monotonic() + RETRY_SECONDS
+            self.retry_at = pause_ends if is_timeout(error) else 0
+            raise
+        self.retry_at = 0
+        return opener.connection()
+
+    def execute_sql(self, sql, params=None):
+        try:
+            return super().execute_sql(sql, params)
+        except OUTAGES as error:
+            if is_timeout(error):
+                self.retry_at = max(self.retry_at, time.monotonic())
+            raise
+
+
+def is_timeout(error):
+    """Return whether the server did not respond to a connection or a statement."""
+    return "timed out" in str(error)
 
 
 ENGINES = {"sqlite": SQLite, "mysql": MySQL}
 
 
-def init_database(url):
-    """Set the database of the process to the one at a DatabaseURL."""
-    db.initialize(ENGINES[url.engine](url))
+def init_database(url, create_tables):
+    """Set the database of the process to the one at a DatabaseURL.
+
+    Its first connection calls ``create_tables`` with the database.
+    """
+    database = ENGINES[url.engine](url)
+    database.create_missing_tables = retry_on_conflict(create_tables)
+    db.initialize(database)
 
 
 def retry_on_conflict(function):
@@ -194,6 +292,19 @@ def retry_on_conflict(function):
 def run_sql(sql, *values):
     """Run SQL on ``db``, with ``?`` for each value; return a cursor."""
     return db.execute_sql(sql.replace("?", db.param), values)
+
+
+def run_sql_with_hint(sql, index, *values):
+    """Run SQL with a hint for the index in the place of its ``{hint}``.
+
+    A table that 1.x created may lack the index: then run it without the hint.
+    """
+    try:
+        return run_sql(sql.format(hint=db.index_hint.format(index)), *values)
+    except peewee.OperationalError as error:
+        if error.args[0] != 1176:  # Key '…' doesn't exist in table '…'
+            raise
+        return run_sql(sql.format(hint=""), *values)
 
 
 def is_outage(error):

@@ -92,6 +92,7 @@ class LogfmtLogger(Logger):
             f"path={quote_value(req.path)[:2048]} status={(resp.status or '-')[:3]} "
             f"code={quote_value(environ.get('profiles.code', ''))} "
             f"account={quote_value(environ.get('profiles.account', ''))} "
+            f"session={quote_value(environ.get('profiles.session', ''))} "
             f"appid={quote_value(environ.get('profiles.appid', ''))} "
             f"target={quote_value(environ.get('profiles.target', ''))} "
             f"request_id={quote_value(environ.get('profiles.request_id', ''))} "

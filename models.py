@@ -157,9 +157,14 @@ MODELS = (Account, Profile, Session)  # in the order in which they can be filled
 
 
 def create_tables(database):
-    """Create the missing tables, each with its indexes in one statement."""
+    """Create the missing tables, each with its indexes in one statement.
+
+    If none is missing, no right to create tables is needed.
+    """
+    existing = database.get_tables()
     for model in MODELS:
-        peewee.SchemaManager(model, database).create_table()
+        if model.TABLE not in existing:
+            peewee.SchemaManager(model, database).create_table()
 
 
 def check_tables():

@@ -5,6 +5,7 @@ A caller is any object with ``accountid`` and ``administrator``; one that has an
 """
 
 import re
+from contextlib import contextmanager
 from hashlib import sha256
 
 from marshmallow import ValidationError
@@ -13,6 +14,7 @@ import accounts
 import rows
 from accounts import DEFAULT_DURATION, resolve_appid
 from config import profile_schema, settings
+from database import db, retry_on_conflict
 from errors import ServiceError
 from models import Account, Profile, Session
 from rows import Listing
@@ -52,9 +54,13 @@ def create_profile(
     if accountid != caller.accountid or not belongs_to(caller, appid):
         rows.get_object(Account, accountid, appid)  # raises if it is unknown
         raise ServiceError("invalid-account")
-    values = load_profile(body, user_profile_fields, creating=True)
+    try:
+        values = load_profile(body, user_profile_fields, creating=True)
+        profileid = identifier_for_key("prof", idempotency_key, appid, accountid)
+    except ServiceError:
+        rows.get_object(Account, accountid, appid)  # if it is unknown, that is first
+        raise
     default = values.pop("default", None)
-    profileid = identifier_for_key("prof", idempotency_key, appid, accountid)
     values |= {"profileid": profileid, "appid": appid, "accountid": accountid}
     is_default = default == "true" or default is True
     profile = rows.insert(Profile, values, as_default=is_default)
@@ -144,7 +150,7 @@ def own_listing(caller, accountid, appid):
     """
     account = find_own_account(caller, accountid, appid=appid)
     scope = {"appid": account["appid"], "accountid": accountid}
-    return Listing(Profile, scope, scope)
+    return Listing(Profile, scope)
 
 
 def application_listing(model, caller, appid, accountid):
@@ -152,12 +158,11 @@ def application_listing(model, caller, appid, accountid):
 
     Raises administrator-required or invalid-appid.
     """
-    application = {"appid": require_administrator(caller, appid)}
-    if not accountid:
-        return Listing(model, application, application)
-    if not is_identifier("acct", accountid):
-        accountid = "nobody"  # MySQL cannot compare some strings with ASCII columns
-    return Listing(model, application | {"accountid": accountid}, application)
+    scope = {"appid": require_administrator(caller, appid)}
+    if accountid:
+        # No row has an empty one. MySQL cannot compare some strings with ASCII columns.
+        scope["accountid"] = accountid if is_identifier("acct", accountid) else ""
+    return Listing(model, scope)
 
 
 def read_list(listing, *, all=None, limit=None, offset=None, after=None):
@@ -210,48 +215,52 @@ def create_account(caller, *, appid=None, idempotency_key=None):
     return accounts.create_account(appid, accountid=accountid)
 
 
+@retry_on_conflict
 def create_session(caller, accountid, *, appid=None, duration=None):
     """Store a new session of an account and return it with its token.
 
     ``duration``: 1 to 86400 seconds, by default 28800. Raises administrator-required,
     invalid-appid, invalid-accountid, invalid-account or invalid-duration.
     """
-    require_ordinary_target(caller, accountid, appid)
-    seconds = parse_number(
-        "duration", duration, DEFAULT_DURATION, minimum=1, maximum=86_400
-    )
-    session = accounts.create_session(accountid, seconds)
-    # If the account became an administrator meanwhile, nobody gets the token.
-    require_ordinary_target(caller, accountid, appid)
-    return session
+    with locked_target(caller, accountid, appid):
+        seconds = parse_number(
+            "duration", duration, DEFAULT_DURATION, minimum=1, maximum=86_400
+        )
+        return accounts.create_session(accountid, seconds)
 
 
+@retry_on_conflict
 def end_sessions(caller, accountid, *, appid=None):
     """End all running sessions of an account at once; return how many.
 
     Raises administrator-required, invalid-appid, invalid-accountid or invalid-account.
     """
-    require_ordinary_target(caller, accountid, appid)
-    return accounts.end_sessions(accountid)
+    with locked_target(caller, accountid, appid):
+        return accounts.end_sessions(accountid)
 
 
+@retry_on_conflict
 def delete_account(caller, accountid, *, appid=None):
     """Delete an account, its profiles and its sessions, or nothing; return how many.
 
     Raises administrator-required, invalid-appid, invalid-accountid or invalid-account.
     """
-    require_ordinary_target(caller, accountid, appid)
-    return accounts.delete_account(accountid)
+    with locked_target(caller, accountid, appid):
+        return accounts.delete_account(accountid)
 
 
-def require_ordinary_target(caller, accountid, appid):
-    """Check that an administrator acts for an ordinary account of the application.
+@contextmanager
+def locked_target(caller, accountid, appid):
+    """Lock an ordinary account, for which an administrator acts, in a transaction.
 
-    Raises administrator-required, invalid-appid, invalid-accountid or invalid-account.
+    So it cannot become an administrator meanwhile. Raises administrator-required,
+    invalid-appid, invalid-accountid or invalid-account.
     """
     appid = require_administrator(caller, appid)
-    if rows.get_object(Account, accountid, appid)["administrator"]:
-        raise ServiceError("invalid-account")
+    with db.atomic():
+        if rows.lock_account(accountid, appid)["administrator"]:
+            raise ServiceError("invalid-account")
+        yield
 
 
 def require_administrator(caller, appid):

@@ -9,33 +9,34 @@ from collections import namedtuple
 
 from peewee import IntegrityError
 
-from database import db, retry_on_conflict, run_sql
+from database import db, retry_on_conflict, run_sql, run_sql_with_hint
 from errors import ServiceError
 from models import Account, Session, as_object, now, timestamp
 from validators import MAX_INT64, is_identifier
 
-# ``scope``: columns and their values, which the listed rows have. ``cursor_scope``: the
-# same for the row ``after``. An administrator who lists one account may continue after
-# any row of the application.
-Listing = namedtuple("Listing", "model scope cursor_scope")
+# ``scope``: columns and their values, which the listed rows and the row ``after`` have.
+Listing = namedtuple("Listing", "model scope")
 
 
-def get_object(model, identifier, appid=None):
+def get_object(model, identifier, appid=None, *, lock=False):
     """Return the object with this identifier, in one application or in any.
 
-    Raises invalid-accountid, invalid-profileid or invalid-sessionid: 400 if none is
-    given, 404 if it is unknown.
+    With ``lock``, lock its row until the commit, and return it as it is committed, even
+    if the transaction read an older one. Raises invalid-accountid, invalid-profileid or
+    invalid-sessionid: 400 if none is given, 404 if it is unknown.
     """
-    existing = get_object_or_none(model, identifier)
+    existing = get_object_or_none(model, identifier, lock=lock)
     if not existing or appid not in (None, existing["appid"]):
         raise ServiceError(f"invalid-{model.TABLE}id", 404 if identifier else 400)
     return existing
 
 
-def get_object_or_none(model, identifier):
+def get_object_or_none(model, identifier, *, lock=False):
     """Return the object with this identifier, or None."""
     if is_identifier(model.PREFIX, identifier):
         sql = f"SELECT {model.SELECT_LIST} FROM {model.TABLE} WHERE {model.TABLE}id = ?"
+        if lock:
+            sql += f" {db.row_lock}"
         row = run_sql(sql, identifier).fetchone()
         if row:
             return as_object(model, row)
@@ -55,12 +56,20 @@ def update(model, identifier, changes):
     return changes
 
 
-def lock_account(accountid):
-    """Lock the account row: inserts for it block on the foreign key until the commit.
+def lock_account(accountid, appid=None):
+    """Lock an account until the commit; return it as it is committed.
 
-    Raises invalid-accountid, 404.
+    Who changes the account waits for its row. Who inserts a profile or a session of it
+    waits for the index record, which InnoDB reads to check the foreign key. The order
+    is always the same, or there would be deadlocks: row, index record, profiles and
+    sessions. Raises invalid-accountid: 400 if none is given, 404 if it is unknown.
     """
-    update(Account, accountid, {})
+    account = get_object(Account, accountid, appid, lock=True)
+    sql = f"""SELECT accountid FROM account {{hint}}
+        WHERE appid = ? AND accountid = ? {db.row_lock}"""
+    values = account["appid"], accountid
+    run_sql_with_hint(sql, "account_appid_accountid", *values).fetchone()
+    return account
 
 
 @retry_on_conflict
@@ -68,25 +77,27 @@ def insert(model, values, *, as_default=False):
     """Store an account's profile or session; return its object.
 
     With ``as_default``, a profile also becomes the account's default: both are stored,
-    or neither. If the identifier exists, return that object and store nothing. Raises
-    invalid-accountid if the account is gone.
+    or neither. An IntegrityError has one of three causes:
+
+    - The identifier exists, because the key was used before, or the INSERT was resent:
+      return that object, and store nothing.
+    - The account was deleted after the caller was authenticated: invalid-accountid.
+    - Another process stored a row in this nanosecond: the next nanosecond is free.
     """
-    store = insert_default_profile if as_default else insert_row
     try:
-        return store(model, values)
+        return insert_once(model, values, as_default)
     except IntegrityError:
-        # The identifier exists: the key was used before, or the INSERT was resent.
         existing = get_object_or_none(model, values[f"{model.TABLE}id"])
         if existing:
             return existing
-        # Or the account was deleted after the caller was authenticated: this raises.
         get_object(Account, values["accountid"], values["appid"])
-        # Or another process stored a row in this nanosecond. The next one is free.
-        return store(model, values)
+        return insert_once(model, values, as_default)
 
 
-def insert_default_profile(model, values):
-    """Store a profile and make it the account's default, in one transaction."""
+def insert_once(model, values, as_default):
+    """Store a row, as the account's default or not; return its object."""
+    if not as_default:
+        return insert_row(model, values)
     with db.atomic():
         # This locks the account, so that of two concurrent defaults the last wins.
         update(Account, values["accountid"], {"profileid": values["profileid"]})
@@ -141,7 +152,7 @@ def select_all(listing, after):
 
 def select_rows(listing, before_id, limit, offset):
     """Return rows with smaller ids, newest first: their SELECT_LIST, then the id."""
-    model, scope, _ = listing
+    model, scope = listing
     index = f"{model.TABLE}_appid_id"
     if "accountid" in scope:
         index = f"{model.TABLE}_appid_accountid_id"
@@ -159,7 +170,7 @@ def cursor_id(listing, after):
     """
     if not after:
         return MAX_INT64
-    model, _, scope = listing
+    model, scope = listing
     if is_identifier(model.PREFIX, after):
         condition = " AND ".join(f"{name} = ?" for name in scope)
         sql = f"SELECT id FROM {model.TABLE} WHERE {model.TABLE}id = ? AND {condition}"

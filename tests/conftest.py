@@ -9,6 +9,7 @@ from service import SERVER, Served, close_connection, new_database, run, sign_in
 
 from app import create_app
 from config import load
+from database import MySQL, db
 
 # The tests, and what they start, do not depend on what is set here.
 for name in {*os.environ}:
@@ -17,10 +18,14 @@ for name in {*os.environ}:
 
 
 def pytest_collection_modifyitems(items):
-    """Leave out the tests on MySQL when no server is named."""
+    """Leave out the tests on MySQL when no server is named.
+
+    SQLite has no levels of isolation, so a test of them runs once.
+    """
     for item in [*items]:
-        parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        if not SERVER and "mysql" in parameters.values():
+        values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        is_repeated = "READ COMMITTED" in values or "SERIALIZABLE" in values
+        if ("sqlite" in values and is_repeated) or ("mysql" in values and not SERVER):
             items.remove(item)
 
 
@@ -64,8 +69,22 @@ def make_app(database_url):
 def app(make_app):
     """The service with its default settings; its context is pushed."""
     app = make_app()
+    db.connect()  # which creates the tables
     with app.app_context():
         yield app
+
+
+@pytest.fixture(params=["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+def isolation(request, app, monkeypatch):
+    """MySQL begins transactions at this level. SQLite knows one level alone."""
+    connect = MySQL.connect
+
+    def connect_at_level(self, *args):
+        connect(self, *args)
+        self.execute_sql(f"SET SESSION TRANSACTION ISOLATION LEVEL {request.param}")
+
+    monkeypatch.setattr(MySQL, "connect", connect_at_level)
+    db.close()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from functools import partial
 from hashlib import sha256
+from types import SimpleNamespace
 
 import pytest
 from service import assert_error, at_once, named
@@ -41,6 +42,16 @@ def test_the_profileid_is_made_of_application_account_and_key(user):
     assert response.json["profileid"] == f"prof_{digest[:16]}"
     again = create_profile(user.caller, user.accountid, ADA, idempotency_key=key)
     assert again == response.json
+
+
+@pytest.mark.parametrize(
+    ("body", "options"), [({}, {}), (ADA, {"idempotency_key": ""})]
+)
+def test_an_unknown_account_comes_before_a_bad_field_or_key(app, body, options):
+    caller = SimpleNamespace(accountid="acct_0123456789abcdef", administrator=False)
+    with pytest.raises(ServiceError, match="^invalid-accountid$") as caught:
+        create_profile(caller, caller.accountid, body, **options)
+    assert caught.value.status == 404
 
 
 @pytest.mark.parametrize("default", ["", "true"])

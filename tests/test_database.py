@@ -1,13 +1,17 @@
 """Tables, rows and transactions in one process: nothing is stored halfway or lost."""
 
 import os
+import re
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing, suppress
 from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from stat import filemode
+from threading import Barrier, BrokenBarrierError
 from unittest.mock import Mock
 
 import peewee
@@ -17,6 +21,7 @@ from service import (
     ROOT,
     Threads,
     at_once,
+    close_connection,
     cursor_of,
     execute,
     named,
@@ -28,22 +33,25 @@ from service import (
 
 import accounts
 import models
+import operations
 from config import parse_database_url
 from database import db, retry_on_conflict
 from errors import ServiceError
 from models import Account, Profile
 from operations import create_profile, list_profiles, update_profile
 
-# Eight processes that begin at once, when the first one closes the pipe.
+# Eight processes that connect at once, when the first one closes the pipe.
 FIRST_STARTS = """
 import os
 from app import create_app
+from models import check_tables
+create_app()
 waiting, signal = os.pipe()
 for _ in range(8):
     if os.fork() == 0:
         os.close(signal)
         os.read(waiting, 1)
-        create_app()
+        check_tables()
         os._exit(0)
 os.close(signal)
 print(*[os.wait()[1] for _ in range(8)])
@@ -58,6 +66,11 @@ CONFLICT_AT_FIRST = """FOR EACH ROW IF @met IS NULL THEN
 def create(caller, name="name", **more):
     """Create a profile by the operation."""
     return create_profile(caller, caller.accountid, named(name, **more))
+
+
+def in_context(call, *values):
+    """The call, with the app's context that is pushed here, for another thread."""
+    return partial(copy_context().run, call, *values)
 
 
 def create_with_default(caller):
@@ -129,7 +142,7 @@ def test_every_profile_and_session_has_its_account(app, user, statement):
         db.execute_sql(f"{statement} WHERE accountid = '{user.accountid}'")
 
 
-def test_first_starts_at_once_make_every_table_once(empty_database_url):
+def test_first_connections_at_once_create_every_table_once(empty_database_url):
     done = subprocess.run(
         [sys.executable, "-c", FIRST_STARTS],
         cwd=ROOT,
@@ -137,9 +150,47 @@ def test_first_starts_at_once_make_every_table_once(empty_database_url):
         capture_output=True,
         text=True,
     )
-    assert done.stderr == ""  # where an outage would be logged
+    assert done.stderr == ""
     assert done.stdout == "0 0 0 0 0 0 0 0\n"
     assert execute(empty_database_url, "SELECT * FROM account, profile, session") == []
+
+
+@on_sqlite
+def test_an_app_that_is_created_touches_no_database(make_app, tmp_path):
+    file = tmp_path / "profiles.db"
+    app = make_app(DATABASE_URL=f"sqlite:///{file}")
+    assert app.test_cli_runner().invoke(args=["--help"]).exit_code == 0
+    assert app.test_client().get("/openapi.json").status_code == 200
+    assert not file.exists()
+
+
+def test_a_first_connection_in_a_transaction_creates_the_tables(
+    empty_database_url, make_app
+):
+    with make_app(DATABASE_URL=empty_database_url).app_context(), db.atomic():
+        accountid = accounts.create_account()["accountid"]
+    found = execute(empty_database_url, "SELECT accountid FROM account")
+    assert found == [(accountid,)]
+
+
+@on_mysql
+def test_a_user_of_the_database_with_four_rights_is_enough(
+    empty_database_url, make_app
+):
+    """Once the tables exist."""
+    make_app(DATABASE_URL=empty_database_url)
+    db.connect()
+    name = parse_database_url(empty_database_url).name
+    execute(empty_database_url, f"CREATE USER {name}@'%' IDENTIFIED BY 'x'")
+    try:
+        rights = "SELECT, INSERT, UPDATE, DELETE"
+        execute(empty_database_url, f"GRANT {rights} ON {name}.* TO {name}@'%'")
+        url = re.sub("//.*@", f"//{name}:x@", empty_database_url)
+        user = sign_in(make_app(DATABASE_URL=url))
+        assert user.create(named("Ada", default="true")).status_code == 201
+        close_connection()
+    finally:
+        execute(empty_database_url, f"DROP USER {name}@'%'")
 
 
 @on_sqlite
@@ -187,11 +238,74 @@ def test_a_create_that_waits_for_a_lock_is_the_newest_when_it_is_done(
     with Threads(1) as pool, cursor_of(database_url) as cursor:
         cursor.execute("BEGIN")
         cursor.execute(f"{LOCK} '{user.accountid}'")
-        waiting = pool.submit(copy_context().run, work, caller)
+        waiting = pool.submit(in_context(work, caller))
         wait_until(lambda: len(caplog.records) >= tries)
         cursor.execute("ROLLBACK")
     of_result = Profile.profileid == waiting.result()["profileid"]
     assert Profile.get(of_result).id > caplog.records[0].created * 10**9
+
+
+@on_mysql
+def test_a_deadlock_of_nested_transactions_is_repeated(app, user):
+    """Each locks its own account, waits until both have, and locks the other's."""
+    callers = [user.caller, sign_in(app).caller]
+    both_locked = Barrier(2)
+
+    @retry_on_conflict
+    @db.atomic()
+    def create_for_both(first, second):
+        create_with_default(first)
+        with suppress(BrokenBarrierError):  # the victim of the deadlock comes again
+            both_locked.wait(1)
+        create_with_default(second)
+
+    at_once(
+        in_context(create_for_both, *callers),
+        in_context(create_for_both, *callers[::-1]),
+    )
+    assert Profile.select().where(Profile.appid == user.appid).count() == 4
+
+
+@on_mysql
+def test_delete_account_from_tables_without_the_index(empty_database_url, make_app):
+    """1.x created such tables."""
+    app = make_app(DATABASE_URL=empty_database_url)
+    user = sign_in(app)
+    db.close()
+    for table in ("profile", "session"):
+        change = f"ALTER TABLE {table} DROP FOREIGN KEY {table}_ibfk_1"
+        execute(empty_database_url, change)
+    change = "ALTER TABLE account DROP INDEX account_appid_accountid"
+    execute(empty_database_url, change)
+    with app.app_context():
+        assert accounts.delete_account(user.accountid)["sessions"] == 1
+
+
+@on_mysql
+def test_a_key_that_another_transaction_used_meanwhile(app, administrator):
+    """What this transaction read before does not show the account."""
+    caller = administrator.caller
+    create = partial(operations.create_account, caller, idempotency_key="key")
+    with pytest.raises(peewee.IntegrityError), db.atomic():
+        assert Account.select().count()
+        at_once(in_context(create))
+        create()
+    assert create()["object"] == "account"
+
+
+@on_sqlite
+def test_an_update_in_a_loop_over_an_open_select_is_refused_at_once(app, user):
+    """Another connection has committed, so waiting would not help."""
+    caller = user.caller
+    for name in "ab":
+        create(caller, name)
+    own = Profile.select().where(Profile.appid == user.appid)
+    began = time.monotonic()
+    with pytest.raises(peewee.OperationalError, match="database is locked"):
+        for profile in own.iterator():
+            at_once(in_context(create, caller, "another"))
+            update_profile(caller, profile.profileid, named("changed"))
+    assert time.monotonic() - began < 2
 
 
 def test_a_conflict_in_a_transaction_of_the_caller_is_not_repeated(app):

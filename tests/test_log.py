@@ -1,9 +1,12 @@
 """The log: a line for each request, which nobody can forge, and no secret in it."""
 
 import logging
+import os
 import re
 import runpy
 import socket
+import subprocess
+import sys
 from datetime import UTC, datetime
 from functools import partial
 from urllib.parse import unquote
@@ -26,8 +29,8 @@ pytestmark = pytest.mark.long
 V = r"[!#-&(-<>-\[\]-~]+"  # a value, as strict as any parser of logfmt
 LINE = (
     rf"time={V} method=({V}) path=({V}) status={V} code={V} "
-    rf"account={V} appid={V} target={V} request_id={V} bytes={V} ms={V} "
-    rf"client={V} worker={V}"
+    rf"account={V} session={V} appid={V} target={V} request_id={V} bytes={V} "
+    rf"ms={V} client={V} worker={V}"
 )
 TOKEN = "5ec4e7" * 10 + "5ec4"
 
@@ -76,11 +79,13 @@ def send(service, head):
         return line
 
 
+SIGNED_IN = "account={0[accountid]} session={0[sessionid]} appid=default"
+ANONYMOUS = "account=- session=- appid=-"
 FIELDS = {
-    f"{PROFILES}?limit=5": "status=200 code=- account={} appid=default",
-    f"{PROFILES}?limit=x": "status=400 code=invalid-limit account={} appid=default",
-    "/nowhere": "status=404 code=not-found account=- appid=-",
-    "/docs/swagger-ui.css": "status=200 code=- account=- appid=-",
+    f"{PROFILES}?limit=5": f"status=200 code=- {SIGNED_IN}",
+    f"{PROFILES}?limit=x": f"status=400 code=invalid-limit {SIGNED_IN}",
+    "/nowhere": f"status=404 code=not-found {ANONYMOUS}",
+    "/docs/swagger-ui.css": f"status=200 code=- {ANONYMOUS}",
 }
 
 
@@ -92,7 +97,7 @@ def test_each_field_of_a_line(service, administrator, target):
     expected = (
         rf"time={datetime.now(UTC):%Y-%m-%dT%H}:\d\d:\d\d\.\d\d\dZ method=GET "
         f"path={response.request.path} "
-        f"{FIELDS[target].format(administrator.accountid)} "
+        f"{FIELDS[target].format(administrator.session)} "
         f"target=- request_id=router-1.2_3 bytes={len(response.data)} "
         r"ms=\d{1,4} client=127.0.0.1 worker=\d+"
     )
@@ -141,7 +146,7 @@ SHOWN = {
     f"{FORWARDED}{'=' * 200}": f" client={'%3D' * 42}%3 ",
     f"GET /{'=' * 4_000} HTTP/1.1": f" path=/{'%3D' * 682}% ",
     f"GET {PROFILES}?a HTTP/1.1": (
-        " status=401 code=sign-in-required account=- appid=default target=- "
+        " status=401 code=sign-in-required account=- session=- appid=default target=- "
     ),
     # gunicorn itself refuses this.
     "GET /a?b HTTP/1.1\r\nContent-Length: x": " path=/a status=400 code=- account=- ",
@@ -197,6 +202,35 @@ def test_an_error_is_found_by_its_request_id(serve, empty_database_url):
     assert next_line == "Traceback (most recent call last):"
     assert reason.startswith("database unavailable: ")
     assert "secret" not in lines
+
+
+ROOT_HANDLER = "import logging; logging.basicConfig(format='HOST %(message)s')"
+HOST = "from flask import Flask; shop = Flask('shop')"
+HOST_LOGGER = f"{HOST}; shop.logger"
+SERVICE = "from app import create_app; service = create_app()"
+OWN_FORMATS = rf"\[.*\] ERROR in <string>: paid\n{LINE_OF_ERROR}failed\n"
+# What each order of these lines writes, when the host and then the service log.
+PROGRAMS = {
+    "the host first": ([HOST_LOGGER, SERVICE], OWN_FORMATS),
+    "the service first": ([SERVICE, HOST_LOGGER], OWN_FORMATS),
+    "a root handler first": ([ROOT_HANDLER, SERVICE, HOST], "HOST paid\nHOST failed\n"),
+    "a root handler last": ([SERVICE, HOST, ROOT_HANDLER], "HOST paid\nHOST failed\n"),
+}
+
+
+@pytest.mark.parametrize(("program", "lines"), PROGRAMS.values(), ids=PROGRAMS)
+def test_the_log_of_a_host_program_stays_its_own(tmp_path, program, lines):
+    environment = {**os.environ, "DATABASE_URL": f"sqlite:///{tmp_path}/x.db"}
+    calls = "shop.logger.error('paid')", "service.logger.error('failed')"
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join([*program, *calls])],
+        cwd=ROOT,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert re.fullmatch(lines, done.stderr)
 
 
 def test_the_password_of_a_database_that_is_away_is_not_logged(serve):

@@ -8,11 +8,10 @@ from enum import Enum
 from io import BytesIO
 
 import pytest
-from flask.logging import default_handler
 from service import CREATE, UPDATE, assert_error, named, sign_in
 
 import models
-from app import create_app
+from app import LogFormatter, create_app
 from errors import ServiceError
 from operations import create_profile, update_profile
 
@@ -342,9 +341,9 @@ def test_a_line_about_an_error_has_its_time_and_request_id(app):
     record = logging.makeLogRecord({"msg": "why", "levelname": "ERROR"})
     moment = rf"{datetime.now(UTC):%Y-%m-%dT%H}:\d\d:\d\d\.\d{{3}}Z"
     begin = f"time={moment} level=ERROR request_id="
-    assert re.fullmatch(f"{begin}- why", default_handler.format(record))
+    assert re.fullmatch(f"{begin}- why", LogFormatter().format(record))
     with app.test_request_context(headers={"X-Request-Id": "5f3c"}):
-        assert re.fullmatch(f"{begin}5f3c why", default_handler.format(record))
+        assert re.fullmatch(f"{begin}5f3c why", LogFormatter().format(record))
 
 
 def test_health(client):
