@@ -18,6 +18,7 @@ from pathlib import Path
 from secrets import token_hex
 from threading import Event
 from urllib.parse import urlsplit
+from weakref import finalize
 
 import pymysql
 import pytest
@@ -249,8 +250,7 @@ class Served:
     """The service in a process group. It is also a WSGI app, which asks the service."""
 
     def __init__(self, folder, database_url, **settings):
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = probe.getsockname()[1]
+        self.port = reserve_port(self)
         self.log_file = folder / f"{token_hex(4)}.log"
         self.environment = {
             **os.environ,
@@ -306,6 +306,15 @@ class Served:
             os.killpg(self.process.pid, sign)
         self.process.wait(60)
         wait_until(lambda: not is_listening(self.port))
+
+
+def reserve_port(owner):
+    """A port that no other program gets as long as the owner exists."""
+    holder = socket.socket()  # it is bound, but does not listen
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", 0))
+    finalize(owner, holder.close)
+    return holder.getsockname()[1]
 
 
 def is_listening(port):

@@ -12,24 +12,14 @@ from app import create_app
 
 pytestmark = on_sqlite
 
-# Each of them is 31 January 1950.
+# Each of them is 31 January 1950, in another way than those of docs/API.md.
 JANUARY_31 = [
-    "1950-01-31",
-    "19500131",
-    "1950-W05-2",
-    "1950W052",
     "1950-01-31T10:30",
     "1950-01-31 23:59:59,999999",
-    "1950-01-31T10:30:00.5Z",
     "19500131T10:30+0100",
     "1950W052 10:30-05:30",
-    "1950/01/31",
-    "01/31/1950",
-    "31 January 1950",
     "31 jan 1950",
     "31-JAN-1950",
-    "January 31, 1950",
-    "Jan 31, 1950",
     "JANUARY 31 1950",
     "jan 31 1950",
     # A weekday is not compared with the date.
@@ -43,20 +33,18 @@ JANUARY_31 = [
     # RFC 2822, C's ctime, and JavaScript's String(date)
     "Tue, 31 Jan 1950 10:30 GMT",
     "31 Jan 1950 10:30 +0100",
-    "Tue, 31 Jan 1950 10:30:00 GMT",
     "Tue, 31 Jan 1950 10:30:00 -0330",
-    "Tue Jan 31 10:30:00 1950",
     "Tue Jan 31 1950 10:30:00 GMT-0500",
     "Tue Jan 31 1950 10:30:00 GMT+0100 (Mitteleuropäische Normalzeit)",
 ]
-OTHER_DAYS = {
-    "1/5/1950": "1950-01-05",
-    "Thu Jan  5 10:30:00 1950": "1950-01-05",
-    "1 May 0050": "0050-05-01",
-    "2020-W53-7": "2021-01-03",
-    "29 FEBRUARY 2000": "2000-02-29",
-    "9999-12-31": "9999-12-31",
-}
+OTHER_DAYS = [
+    ("1/5/1950", "1950-01-05"),
+    ("Thu Jan  5 10:30:00 1950", "1950-01-05"),
+    ("1 May 0050", "0050-05-01"),
+    ("2020-W53-7", "2021-01-03"),
+    ("29 FEBRUARY 2000", "2000-02-29"),
+    ("9999-12-31", "9999-12-31"),
+]
 REFUSED = [
     # A part is missing.
     "1950",
@@ -104,11 +92,13 @@ def update(database_url):
     return partial(user.update, profile["profileid"])
 
 
-@pytest.mark.parametrize("text", [*JANUARY_31, *OTHER_DAYS])
-def test_a_date_is_stored_as_its_day(update, text):
+@pytest.mark.parametrize(
+    ("text", "day"), [(text, "1950-01-31") for text in JANUARY_31] + OTHER_DAYS
+)
+def test_a_date_is_stored_as_its_day(update, text, day):
     response = update({"dob": text})
     assert response.status_code == 200
-    assert response.json["dob"] == OTHER_DAYS.get(text, "1950-01-31")
+    assert response.json["dob"] == day
 
 
 @pytest.mark.parametrize("text", REFUSED, ids=lambda text: ascii(text)[:60])

@@ -306,7 +306,7 @@ def test_every_field_is_a_string(user, profile, field):
         create_profile(user.caller, user.accountid, body)
 
 
-def test_update_ignores_fields_that_are_not_configured(
+def test_update_profile_ignores_fields_that_are_not_configured(
     make_app, user, administrator, profile
 ):
     """A field that is not configured is neither required, nor checked, nor changed."""
@@ -346,7 +346,7 @@ def test_other_names_in_a_body_are_ignored(user, administrator, profile):
 
 
 @pytest.mark.parametrize("query", ["", "?profileid="])
-def test_update_rule_1_without_a_profileid(user, profile, query):
+def test_update_profile_rule_1_without_a_profileid(user, profile, query):
     """When the query has no ``profileid``, then error ``invalid-profileid``."""
     body = {**BODY, "profileid": profile["profileid"]}  # one in the body does not count
     response = user.patch(f"/api/user/update-profile{query}", data=body)
@@ -355,7 +355,7 @@ def test_update_rule_1_without_a_profileid(user, profile, query):
         update_profile(user.caller, None, BODY)
 
 
-def test_update_rule_2_an_unknown_profile(user):
+def test_update_profile_rule_2_an_unknown_profile(user):
     """When the profile cannot be found, then error ``invalid-profileid``."""
     path = "/api/user/update-profile?profileid=prof_0123456789abcdef"
     assert_error(user.patch(path, data=BODY), 404, "invalid-profileid")
@@ -363,7 +363,9 @@ def test_update_rule_2_an_unknown_profile(user):
         update_profile(user.caller, "prof_0123456789abcdef", BODY)
 
 
-def test_update_rule_3_a_profile_of_another_account(another, administrator, profile):
+def test_update_profile_rule_3_a_profile_of_another_account(
+    another, administrator, profile
+):
     """The caller may not access the profile: ``invalid-account``, nothing is stored."""
     response = another.patch(update_path(profile), data=CHANGED)
     assert_error(response, 403, "invalid-account")
@@ -385,7 +387,9 @@ first_failure = pytest.mark.parametrize(
 
 
 @first_failure
-def test_update_rule_4_first_failure_counts(user, administrator, profile, body, code):
+def test_update_profile_rule_4_first_failure_counts(
+    user, administrator, profile, body, code
+):
     """The first in configured order, whatever the body's order. Nothing is stored."""
     assert_error(user.patch(update_path(profile), data=body), 400, code)
     with raises(code):
@@ -407,20 +411,28 @@ INVALID_LENGTH = {
     "display-name": {"too short": "é😀é", "too long": "12345678"},
     "company-name": {"too short": "é😀é😀", "too long": "123456789"},
 }
-# By id: the field, what is sent, and the code. None: a form leaves the field out; in
-# this process the value is None.
-REFUSED = {}
-for field, (rule, _, _) in FIELDS.items():
-    for kind, value in {"missing": None, "empty": "", **INVALID.get(field, {})}.items():
-        row = (field, value, f"invalid-{field}")
-        REFUSED[f"update rule {rule}: {field}, {kind}"] = row
-    for kind, value in INVALID_LENGTH.get(field, {}).items():
-        row = (field, value, f"invalid-{field}-length")
-        REFUSED[f"update rule {rule}: {field}, {kind}"] = row
+# The field, what is sent, and the code. None: a form leaves the field out; in this
+# process the value is None.
+REFUSED = [
+    pytest.param(field, value, f"invalid-{field}", id=f"rule {rule}: {field}, {kind}")
+    for field, (rule, _, _) in FIELDS.items()
+    for kind, value in {"missing": None, "empty": "", **INVALID.get(field, {})}.items()
+] + [
+    pytest.param(
+        field,
+        value,
+        f"invalid-{field}-length",
+        id=f"rule {FIELDS[field][0]}: {field}, {kind}",
+    )
+    for field, values in INVALID_LENGTH.items()
+    for kind, value in values.items()
+]
 
 
-@pytest.mark.parametrize("field, value, code", REFUSED.values(), ids=REFUSED)
-def test_update_rules_5_to_11_what_is_refused(user, profile, field, value, code):
+@pytest.mark.parametrize("field, value, code", REFUSED)
+def test_update_profile_rules_5_to_11_what_is_refused(
+    user, profile, field, value, code
+):
     """The code of each rule. The id of a failed test names the rule."""
     body = {**BODY, field: value}
     assert_error(user.patch(update_path(profile), data=body), 400, code)
@@ -428,41 +440,46 @@ def test_update_rules_5_to_11_what_is_refused(user, profile, field, value, code)
         update_profile(user.caller, profile["profileid"], body)
 
 
-# By id: the field, what is sent, and the value that is stored. A full name has 3 to 6
-# characters, a display name 4 to 7, a company name 5 to 8. In bytes, or in UTF-16, the
-# longest ones would be too long.
-STORED = {
-    "update rule 5: shortest": ("full-name", "é😀é", "é😀é"),
-    "update rule 5: longest": ("full-name", "é😀é😀é😀", "é😀é😀é😀"),
-    "update rule 6: shortest": ("display-name", "é😀é ", "é😀é "),
-    "update rule 6: longest": ("display-name", "é😀é😀é😀é", "é😀é😀é😀é"),
-    "update rule 7: shortest": ("company-name", " é😀é ", " é😀é "),
-    "update rule 7: longest": ("company-name", "é😀é😀é😀é😀", "é😀é😀é😀é😀"),
-    "update rule 8: an address": ("contact-email", "a@b.co", "a@b.co"),
-    "update rule 9: an address": ("display-email", "a@b.co", "a@b.co"),
-    "update rule 10: YYYY-MM-DD": ("dob", "February 1, 1950", "1950-02-01"),
-} | {
-    f"update rule 11: {field}, {kind}": (field, value, value)
+# The field, and what is sent and stored. A full name has 3 to 6 characters, a display
+# name 4 to 7, a company name 5 to 8. In bytes, or in UTF-16, the longest ones would be
+# too long.
+STORED = [
+    pytest.param("full-name", "é😀é", "é😀é", id="rule 5: shortest"),
+    pytest.param("full-name", "é😀é😀é😀", "é😀é😀é😀", id="rule 5: longest"),
+    pytest.param("display-name", "é😀é ", "é😀é ", id="rule 6: shortest"),
+    pytest.param("display-name", "é😀é😀é😀é", "é😀é😀é😀é", id="rule 6: longest"),
+    pytest.param("company-name", " é😀é ", " é😀é ", id="rule 7: shortest"),
+    pytest.param("company-name", "é😀é😀é😀é😀", "é😀é😀é😀é😀", id="rule 7: longest"),
+    pytest.param("contact-email", "a@b.co", "a@b.co", id="rule 8"),
+    pytest.param("display-email", "a@b.co", "a@b.co", id="rule 9"),
+    pytest.param("dob", "February 1, 1950", "1950-02-01", id="rule 10: YYYY-MM-DD"),
+] + [
+    pytest.param(field, value, value, id=f"rule 11: {field}, {kind}")
     for field, (rule, _, _) in FIELDS.items()
     for kind, value in {"a letter": "x", "a blank": " "}.items()
     if rule == 11
-}
+]
 # Update needs an "@" that is not the first character; create refuses these: its rule 4.
-NO_ADDRESSES = {
-    "nothing after @": "a@",
-    "a blank before @": " @",
-    "no dot": "ada@example",
-    "255 characters": f"{'x' * 243}@example.com",
-}
-UPDATED = STORED | {
-    f"update rule {rule}: {field}, {kind}": (field, value, value)
-    for field, rule in (("contact-email", 8), ("display-email", 9))
-    for kind, value in NO_ADDRESSES.items()
-}
+NO_ADDRESSES = [
+    ("nothing after @", "a@"),
+    ("a blank before @", " @"),
+    ("no dot", "ada@example"),
+    ("255 characters", f"{'x' * 243}@example.com"),
+]
+ONLY_UPDATED = [
+    pytest.param(field, value, value, id=f"{field}, {kind}")
+    for field in ("contact-email", "display-email")
+    for kind, value in NO_ADDRESSES
+]
+NOT_CREATED = [
+    pytest.param(field, value, f"invalid-{field}", id=f"{field}, {kind}")
+    for field in ("contact-email", "display-email")
+    for kind, value in NO_ADDRESSES
+]
 
 
-@pytest.mark.parametrize("field, sent, stored", UPDATED.values(), ids=UPDATED)
-def test_update_rules_5_to_11_what_is_stored(
+@pytest.mark.parametrize("field, sent, stored", STORED + ONLY_UPDATED)
+def test_update_profile_rules_5_to_11_what_is_stored(
     user, administrator, profile, field, sent, stored
 ):
     """Each field is stored under its property; the response has the new values."""
@@ -477,9 +494,11 @@ def test_update_rules_5_to_11_what_is_stored(
     assert again[property] == stored
 
 
-def test_update_rule_12_the_stored_profile_is_updated(user, administrator, profile):
+def test_update_profile_rule_12_the_stored_profile_is_updated(
+    user, administrator, profile
+):
     """Only the validated fields are changed. Cached copies of it are discarded."""
-    # Fields that are not validated: test_update_ignores_fields_that_are_not_configured.
+    # Other fields: test_update_profile_ignores_fields_that_are_not_configured.
     second = user.post(create_path(user), data=BODY).json
     path = f"/api/user/profile?profileid={profile['profileid']}"
     assert user.get(path).json == profile
@@ -490,7 +509,7 @@ def test_update_rule_12_the_stored_profile_is_updated(user, administrator, profi
     assert user.get(path).json == updated
 
 
-def test_update_rule_13_a_missing_body_is_an_empty_one(user, profile):
+def test_update_profile_rule_13_a_missing_body_is_an_empty_one(user, profile):
     """A missing body is treated as an empty body."""
     assert_error(user.patch(update_path(profile)), 400, "invalid-website")
     with raises("invalid-website"):
@@ -507,7 +526,7 @@ def test_update_rule_13_a_missing_body_is_an_empty_one(user, profile):
 # Body. Every field is a string: see update's body.
 
 
-def test_create_with_default_true(user, administrator):
+def test_create_profile_with_default_true(user, administrator):
     """The new profile becomes the account's default: its ``profileid`` is set to it."""
     account = account_of(user)
     body = {**BODY, "default": "true"}
@@ -523,7 +542,7 @@ def test_create_with_default_true(user, administrator):
 @pytest.mark.parametrize(
     "default", [None, "TRUE", "true ", " true", "1", "yes", ["false", "true"]], ids=repr
 )
-def test_create_with_any_other_default(user, default):
+def test_create_profile_with_any_other_default(user, default):
     """Any other value than exactly ``true`` leaves the account unchanged."""
     user.post(create_path(user), data={**BODY, "default": "true"})
     account = account_of(user)
@@ -538,7 +557,7 @@ def test_create_with_any_other_default(user, default):
 
 
 @pytest.mark.parametrize("query", ["", "?accountid="])
-def test_create_rule_1_without_an_accountid(user, query):
+def test_create_profile_rule_1_without_an_accountid(user, query):
     """When the query has no ``accountid``, then ``invalid-accountid``."""
     body = {**BODY, "accountid": user.accountid}  # one in the body does not count
     response = user.post(f"/api/user/create-profile{query}", data=body)
@@ -547,7 +566,7 @@ def test_create_rule_1_without_an_accountid(user, query):
         create_profile(user.caller, None, BODY)
 
 
-def test_create_rule_2_an_unknown_account(user):
+def test_create_profile_rule_2_an_unknown_account(user):
     """When the account cannot be found, then ``invalid-accountid``."""
     path = "/api/user/create-profile?accountid=acct_0123456789abcdef"
     assert_error(user.post(path, data=BODY), 404, "invalid-accountid")
@@ -555,7 +574,7 @@ def test_create_rule_2_an_unknown_account(user):
         create_profile(user.caller, "acct_0123456789abcdef", BODY)
 
 
-def test_create_rule_3_an_account_of_another_user(user, another, administrator):
+def test_create_profile_rule_3_an_account_of_another_user(user, another, administrator):
     """The caller may not access the account: ``invalid-account``, nothing is stored."""
     account = account_of(user)
     body = {**BODY, "default": "true"}
@@ -567,7 +586,7 @@ def test_create_rule_3_an_account_of_another_user(user, another, administrator):
 
 
 @first_failure
-def test_create_rule_4_first_failure_counts(user, administrator, body, code):
+def test_create_profile_rule_4_first_failure_counts(user, administrator, body, code):
     """Update's rule 4: the first in configured order. Nothing is stored."""
     account = account_of(user)
     assert_error(user.post(create_path(user), data=body), 400, code)
@@ -578,15 +597,10 @@ def test_create_rule_4_first_failure_counts(user, administrator, body, code):
 
 
 # Update's rules 5 to 11, with one difference: an address must also be valid.
-NOT_CREATED = REFUSED | {
-    f"create rule 4: {field}, {kind}": (field, value, f"invalid-{field}")
-    for field in ("contact-email", "display-email")
-    for kind, value in NO_ADDRESSES.items()
-}
 
 
-@pytest.mark.parametrize("field, value, code", NOT_CREATED.values(), ids=NOT_CREATED)
-def test_create_rule_4_what_is_refused(user, field, value, code):
+@pytest.mark.parametrize("field, value, code", REFUSED + NOT_CREATED)
+def test_create_profile_rule_4_what_is_refused(user, field, value, code):
     """The code of each rule. The id of a failed test names the rule."""
     body = {**BODY, field: value}
     assert_error(user.post(create_path(user), data=body), 400, code)
@@ -596,8 +610,8 @@ def test_create_rule_4_what_is_refused(user, field, value, code):
         create_profile(user.caller, user.accountid, body, user_profile_fields=[field])
 
 
-@pytest.mark.parametrize("field, sent, stored", STORED.values(), ids=STORED)
-def test_create_rule_4_what_is_stored(user, administrator, field, sent, stored):
+@pytest.mark.parametrize("field, sent, stored", STORED)
+def test_create_profile_rule_4_what_is_stored(user, administrator, field, sent, stored):
     """Update's rules 5 to 11. Each field is stored under its property."""
     created = user.post(create_path(user), data={**BODY, field: sent}).json
     _, property, _ = FIELDS[field]
@@ -605,7 +619,9 @@ def test_create_rule_4_what_is_stored(user, administrator, field, sent, stored):
     assert list_profiles(administrator.caller) == [created]
 
 
-def test_create_rule_5_the_stored_profile_is_returned(user, administrator, profile):
+def test_create_profile_rule_5_the_stored_profile_is_returned(
+    user, administrator, profile
+):
     """As read back, with the given ``accountid`` and the application id."""
     assert profile["accountid"] == user.accountid
     assert profile["appid"] == user.appid
@@ -647,7 +663,7 @@ none_matches = pytest.mark.parametrize(
 # Query. ``all``, ``limit`` and ``offset``: rule 2.
 
 
-def test_sessions_of_one_account(administrator, sessions):
+def test_list_sessions_of_one_account(administrator, sessions):
     """The query's ``accountid``: restrict to sessions of this account."""
     session = sessions[1]
     accountid = session["accountid"]
@@ -659,7 +675,7 @@ def test_sessions_of_one_account(administrator, sessions):
 # Rules
 
 
-def test_sessions_rule_1_newest_first(app, administrator, sessions):
+def test_list_sessions_rule_1_newest_first(app, administrator, sessions):
     """Ordered by ``createdAt``, not by ``updatedAt`` or ``expiresAt``."""
     newest = run(app, "create-session", administrator.accountid, "--duration", "60")
     oldest_but_one = run(app, "end-session", sessions[2]["sessionid"])
@@ -671,7 +687,7 @@ def test_sessions_rule_1_newest_first(app, administrator, sessions):
 
 
 @pages
-def test_sessions_rule_2_a_slice(administrator, sessions, query, start, end):
+def test_list_sessions_rule_2_a_slice(administrator, sessions, query, start, end):
     """At most ``limit`` from ``offset``; a non-empty ``all`` returns every row."""
     response = administrator.get("/api/administrator/sessions", query_string=query)
     assert response.status_code == 200
@@ -680,7 +696,7 @@ def test_sessions_rule_2_a_slice(administrator, sessions, query, start, end):
 
 
 @none_matches
-def test_sessions_rule_3_null_when_none_matches(administrator, sessions, query):
+def test_list_sessions_rule_3_null_when_none_matches(administrator, sessions, query):
     """When no session matches, the result is null rather than an empty array."""
     response = administrator.get("/api/administrator/sessions", query_string=query)
     assert response.status_code == 200
@@ -688,7 +704,7 @@ def test_sessions_rule_3_null_when_none_matches(administrator, sessions, query):
     assert list_sessions(administrator.caller, **query) is None
 
 
-def test_sessions_rule_4_token_hash_is_redacted(user, administrator):
+def test_list_sessions_rule_4_token_hash_is_redacted(user, administrator):
     """Each element is a session object with ``tokenHash`` redacted."""
     response = administrator.get("/api/administrator/sessions?all=true")
     assert [session["object"] for session in response.json] == ["session", "session"]
@@ -720,7 +736,7 @@ def profiles(user, administrator):
 # Query. ``all``, ``limit`` and ``offset``: rule 2.
 
 
-def test_profiles_of_one_account(user, administrator, profiles):
+def test_list_profiles_of_one_account(user, administrator, profiles):
     """The query's ``accountid``: restrict to profiles of this account."""
     own = profiles[:1] + profiles[2:]
     path = f"/api/administrator/profiles?accountid={user.accountid}"
@@ -733,7 +749,7 @@ def test_profiles_of_one_account(user, administrator, profiles):
 # Rules
 
 
-def test_profiles_rule_1_newest_first(user, administrator, profiles):
+def test_list_profiles_rule_1_newest_first(user, administrator, profiles):
     """Profiles are ordered by ``createdAt``, newest first; an update moves none."""
     profiles[3] = update_profile(user.caller, profiles[3]["profileid"], BODY)
     found = administrator.get("/api/administrator/profiles?all=true").json
@@ -742,7 +758,7 @@ def test_profiles_rule_1_newest_first(user, administrator, profiles):
 
 
 @pages
-def test_profiles_rule_2_a_slice(administrator, profiles, query, start, end):
+def test_list_profiles_rule_2_a_slice(administrator, profiles, query, start, end):
     """At most ``limit`` from ``offset``; a non-empty ``all`` returns every row."""
     response = administrator.get("/api/administrator/profiles", query_string=query)
     assert response.status_code == 200
@@ -751,7 +767,7 @@ def test_profiles_rule_2_a_slice(administrator, profiles, query, start, end):
 
 
 @none_matches
-def test_profiles_rule_3_null_when_none_matches(administrator, profiles, query):
+def test_list_profiles_rule_3_null_when_none_matches(administrator, profiles, query):
     """When no profile matches, the result is null rather than an empty array."""
     response = administrator.get("/api/administrator/profiles", query_string=query)
     assert response.status_code == 200
@@ -813,7 +829,7 @@ def test_administrator_operations_are_for_administrators(user, path, operation):
 
 # Limits. ``app`` has all settings.
 # - USER_PROFILE_FIELDS: test_profile_properties_are_null_until_set for create,
-#   test_update_ignores_fields_that_are_not_configured for update.
+#   test_update_profile_ignores_fields_that_are_not_configured for update.
 # - The six lengths: rules 5 to 7 of REFUSED and STORED. PAGE_SIZE: ``pages``, first.
 
 

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 
 import pytest
-from service import ROOT, execute, on_sqlite, run, sign_in
+from service import ROOT, execute, on_sqlite, run, sign_in, stored
 
 import operations
 from config import LENGTHS, load
@@ -69,11 +69,12 @@ def test_settings():
 
 
 def test_commands(app):
-    """Each with its arguments and options."""
+    """Each with its arguments and options; its help has an example."""
     listed = table(README, "Commands")
     for name, command in app.cli.commands.items():
         words = re.findall("^[a-z_]+|--[a-z]+", listed.pop(f"flask {name}").lower())
         assert words == [parameter.opts[0] for parameter in command.params]
+        assert f"Example: flask {name}" in command.help
     assert not listed
 
 
@@ -125,6 +126,14 @@ def section_of(path):
     return re.search(rf"(?s)\n`{method.upper()} {path}[?`].*?(?=\n##)", API)[0]
 
 
+def codes_of(path):
+    """The codes of the request's own section, where a field stands for all of them."""
+    codes = re.search(r"\*\*Codes:\*\* (.*)\.", section_of(path))[1]
+    return re.findall(
+        "`(.+?)`", codes.replace("those of the fields", "`invalid-phone`")
+    )
+
+
 @pytest.mark.parametrize("path", OPERATIONS)
 def test_the_parameters_of_a_request(path):
     """The required one is in the query; its section or a list names the others."""
@@ -139,9 +148,24 @@ def test_the_parameters_of_a_request(path):
 
 
 @pytest.mark.parametrize("path", OPERATIONS)
-def test_the_codes_of_a_request(make_app, path):
-    """A request in which everything is wrong gets them in the order of its section."""
-    app = make_app(USER_PROFILE_FIELDS="phone,dob")
+def test_the_statuses_of_a_request(path):
+    """The description has a success, what every request can get, and its own codes."""
+    ((_, operation),) = DESCRIPTION["paths"][path].items()
+    statuses = {"201" if "/create-" in path else "200", "400", "401", "500", "503"}
+    if "requestBody" in operation:
+        statuses |= {"413", "415"}
+    for code in codes_of(path):
+        statuses |= statuses_of_codes()[code]
+    assert operation["responses"].keys() == statuses
+
+
+@pytest.mark.parametrize("path", OPERATIONS)
+def test_the_codes_of_a_request(make_app, empty_database_url, path):
+    """A request in which everything is wrong gets them in the order of its section.
+
+    After each, nothing was stored.
+    """
+    app = make_app(DATABASE_URL=empty_database_url, USER_PROFILE_FIELDS="phone,dob")
     fields = {"phone": "7", "dob": "1950-01-31"}
     user = sign_in(app)
     administrator = sign_in(app, administrator=True)
@@ -179,13 +203,13 @@ def test_the_codes_of_a_request(make_app, path):
             headers={"Idempotency-Key": given["key"]},
         )
 
-    codes = re.search(r"\*\*Codes:\*\* (.*)\.", section_of(path))[1]
-    codes = codes.replace("those of the fields", "`invalid-phone`")
-    for code in re.findall("`(.+?)`", codes):
+    before = stored(empty_database_url)
+    for code in codes_of(path):
         for more in mended[code]:
             response = send()
             assert response.json["message"] == code
             assert str(response.status_code) in statuses_of_codes()[code]
+            assert stored(empty_database_url) == before
             given |= more
     assert send().status_code in (200, 201)
 
@@ -212,9 +236,9 @@ def test_operations_in_python():
     """One for each request, with its parameters."""
     listed = re.findall(r"\| `(\w+)\((caller[^*]*), \*, (.*?)\)` \|", PYTHON)
     assert len(listed) == len(OPERATIONS)
-    for name, positional, named in listed:
+    for name, positional, keywords in listed:
         call = inspect.signature(getattr(operations, name))
-        call.bind(*positional.split(", "), **dict.fromkeys(named.split(", ")))
+        call.bind(*positional.split(", "), **dict.fromkeys(keywords.split(", ")))
 
 
 def test_questions_to_the_log(tmp_path):

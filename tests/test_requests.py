@@ -41,77 +41,105 @@ def user(app):
     return sign_in(app)
 
 
-# Formatted with the user. A session that is found leaves the body: too large.
-HEADERS = [
-    (400, "bad-request", "Host", "a" * 65),
-    (400, "invalid-appid", "X-Appid", ""),
-    (400, "invalid-appid", "X-Appid", "a b"),
-    (400, "invalid-appid", "X-Appid", "é"),
-    (400, "invalid-appid", "X-Appid", "a" * 65),
-    (401, "sign-in-required", "X-Appid", "Requests"),
-    (401, "sign-in-required", "Authorization", "Bearer"),
-    (401, "sign-in-required", "Authorization", "Bearer {0.token} x"),
-    (401, "sign-in-required", "Authorization", "Bearer {0.in_capitals}"),
-    (401, "sign-in-required", "Authorization", "Bearer {0.session[csrfToken]}"),
-    (401, "sign-in-required", "Authorization", "Basic {0.token}"),
-    (401, "sign-in-required", "Authorization", "{0.token}"),
-    (413, "body-too-large", "Authorization", "bEARER  {0.token}"),
-]
-
-
 @either_endpoint
-@pytest.mark.parametrize(("status", "code", "name", "value"), HEADERS)
+@pytest.mark.parametrize(
+    ("status", "code", "name", "value"),
+    [
+        (400, "bad-request", "Host", "a" * 65),
+        (400, "invalid-appid", "X-Appid", ""),
+        (400, "invalid-appid", "X-Appid", "a b"),
+        (400, "invalid-appid", "X-Appid", "é"),
+        (400, "invalid-appid", "X-Appid", "a" * 65),
+        (401, "sign-in-required", "X-Appid", "Requests"),
+        (401, "sign-in-required", "Authorization", "Bearer"),
+        (401, "sign-in-required", "Authorization", "Bearer {user.token} x"),
+        (401, "sign-in-required", "Authorization", "Bearer {user.token_in_capitals}"),
+        (401, "sign-in-required", "Authorization", "Bearer {user.session[csrfToken]}"),
+        (401, "sign-in-required", "Authorization", "Basic {user.token}"),
+        (401, "sign-in-required", "Authorization", "{user.token}"),
+    ],
+)
 def test_application_and_session_are_checked_before_the_body(
     user, method, path, status, code, name, value
 ):
-    user.in_capitals = user.token.upper()
-    request = {"data": "x" * 65_537, "headers": {name: value.format(user)}}
-    response = user.open(path, method=method, **request)
+    """The body is too large, which would be a 413."""
+    user.token_in_capitals = user.token.upper()
+    headers = {name: value.format(user=user)}
+    response = user.open(path, method=method, data="x" * 65_537, headers=headers)
     assert_error(response, status, code)
-    has_challenge = "WWW-Authenticate: Bearer" in str(response.headers)
-    assert has_challenge == (status == 401)
+    assert response.headers.get("WWW-Authenticate") == (
+        "Bearer" if status == 401 else None
+    )
 
 
-UNREADABLE = [
-    ("text/plain", b"x"),
-    ("", b"x"),
-    (JSON, b"{"),
-    (JSON, b"[]"),
-    (JSON, b'{"full-name": "\xff"}'),
-    (JSON, b'{"full-name": NaN}'),
-    (JSON, b'{"x": "\\ud800"}'),
-    (JSON, b"[" * 9_000 + b"]" * 9_000),
-    (FORM, b"full-name=\xff"),
-    (FORM, b"full-name=Jos%E9"),
-    (FORM, b"full-name=%EF%BF%BD"),
-    ("multipart/form-data", b"--x--"),
-    ("multipart/form-data;boundary=\xe9", b"--\xe9--"),
-    (MULTIPART, PARTS[:60]),
-    (MULTIPART, PARTS[:-2]),
-    (MULTIPART, PARTS[:-2] + b"\xff\r\n--x--\r\n"),
-    (MULTIPART, PARTS[:-2] + "\ufffd\r\n--x--\r\n".encode()),
-]
-TOO_LARGE = [
-    (FORM, b"x" * 65_537),
-    (FORM, b"x" * 65_538),
-    ("text/plain", b"x" * 65_537),
-]
+def test_the_scheme_of_a_token_is_written_in_any_case(user):
+    headers = {"Authorization": f"bEARER  {user.token}"}
+    assert user.create(ADA, headers=headers).status_code == 201
 
 
 @either_endpoint
 @pytest.mark.parametrize(
     ("content_type", "data"),
-    UNREADABLE + TOO_LARGE,
+    [
+        (JSON, b"{"),
+        (JSON, b"[]"),
+        (JSON, b'{"full-name": "\xff"}'),
+        (JSON, b'{"full-name": NaN}'),
+        (JSON, b'{"x": "\\ud800"}'),
+        (JSON, b"[" * 9_000 + b"]" * 9_000),
+        (FORM, b"full-name=\xff"),
+        (FORM, b"full-name=Jos%E9"),
+        (FORM, b"full-name=%EF%BF%BD"),
+        ("multipart/form-data", b"--x--"),
+        ("multipart/form-data;boundary=\xe9", b"--\xe9--"),
+        (MULTIPART, PARTS[:60]),
+        (MULTIPART, PARTS[:-2]),
+        (MULTIPART, PARTS[:-2] + b"\xff\r\n--x--\r\n"),
+        (MULTIPART, PARTS[:-2] + "\ufffd\r\n--x--\r\n".encode()),
+    ],
     ids=lambda value: ascii(value)[:60],
 )
-def test_the_body_is_checked_before_the_target(user, method, path, content_type, data):
+def test_a_body_that_is_not_what_its_type_says(user, method, path, content_type, data):
+    """It is checked before the target, which is missing here."""
     response = user.open(path, method=method, data=data, content_type=content_type)
-    if (content_type, data) in TOO_LARGE:
-        assert_error(response, 413, "body-too-large")
-    elif content_type in ("text/plain", ""):
-        assert_error(response, 415, "unsupported-media-type")
-    else:
-        assert_error(response, 400, "invalid-body")
+    assert_error(response, 400, "invalid-body")
+
+
+@either_endpoint
+@pytest.mark.parametrize("content_type", ["text/plain", ""])
+def test_a_body_of_another_type(user, method, path, content_type):
+    response = user.open(path, method=method, data=b"x", content_type=content_type)
+    assert_error(response, 415, "unsupported-media-type")
+
+
+@either_endpoint
+@pytest.mark.parametrize(
+    ("content_type", "length"), [(FORM, 65_537), (FORM, 65_538), ("text/plain", 65_537)]
+)
+def test_a_body_that_is_too_large(user, method, path, content_type, length):
+    data = b"x" * length
+    response = user.open(path, method=method, data=data, content_type=content_type)
+    assert_error(response, 413, "body-too-large")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/api/user/account?accountid=", 200),
+        ("GET", "/api/administrator/sessions?accountid=", 200),
+        ("POST", "/api/administrator/create-account?accountid=", 201),
+        ("PATCH", "/api/administrator/end-sessions?accountid=", 200),
+        ("DELETE", "/api/administrator/delete-account?accountid=", 200),
+    ],
+)
+@pytest.mark.parametrize("data", ["x" * 65_537, "{"], ids=["too large", "broken"])
+def test_a_request_that_reads_no_body_takes_any(
+    app, administrator, method, path, status, data
+):
+    target = administrator if "/user/" in path else sign_in(app)
+    path += target.accountid
+    response = administrator.open(path, method=method, data=data, content_type=JSON)
+    assert response.status_code == status
 
 
 @pytest.mark.parametrize("content_type", [None, JSON, FORM, MULTIPART, "text/plain"])
@@ -189,40 +217,7 @@ def test_a_text_is_stored_exactly_as_it_was_sent(
     assert administrator.profiles()[0] == response.json
 
 
-ADDRESS = b"contact-email=a@b.co&"
-E_IN_PARTS = PARTS.replace(b"Ada", "é".encode()) + b"--x--\r\n"
-E_IN_LATIN_1 = E_IN_PARTS.replace("é".encode(), b"\xe9").replace(
-    b"\r\n\r\n", b"\r\nContent-Type: text/plain; charset=iso-8859-1\r\n\r\n"
-)
-SPELLINGS = {
-    "JSON in capitals": (JSON.upper(), json.dumps({**ADA, "full-name": "é"})),
-    "form in capitals": (FORM.upper(), ADDRESS + b"full-name=%c3%a9"),
-    "multipart in capitals": ("MULTIPART/FORM-DATA;Boundary=x", E_IN_PARTS),
-    "quoted boundary": ('multipart/form-data; boundary="x"', E_IN_PARTS),
-    "charset of a part": (MULTIPART, E_IN_LATIN_1),
-}
-
-
-@pytest.mark.parametrize(("content_type", "data"), SPELLINGS.values(), ids=SPELLINGS)
-def test_a_body_whose_type_is_written_in_another_way(user, content_type, data):
-    response = user.create(data, content_type=content_type)
-    assert response.json["fullName"] == "é"
-
-
-def test_a_percent_sign_that_begins_no_escape_is_stored(user):
-    response = user.create(ADDRESS + b"full-name=%zz", content_type=FORM)
-    assert response.json["fullName"] == "%zz"
-
-
 LONGEST = f"{'x' * 64}@{'x' * 63}.{'x' * 63}.{'x' * 57}.com"  # 254 characters
-NO_ADDRESSES = [
-    "a@b@c.com",
-    "a@example..com",
-    "Ada <a@example.com>",
-    "a@[127.0.0.1]",
-    '"a b"@example.com',
-    "a@example.com ",
-]
 
 
 @pytest.mark.parametrize(
@@ -233,14 +228,13 @@ def test_an_address_may_be_of_any_domain_with_a_dot(user, address):
     assert f'"contactEmail":"{address}"' in response.text
 
 
-@pytest.mark.parametrize("address", NO_ADDRESSES)
-def test_an_address_that_is_not_valid(user, address):
-    response = user.create({**ADA, "contact-email": address})
+def test_an_address_whose_local_part_is_too_long(user):
+    response = user.create({**ADA, "contact-email": f"{'x' * 65}@example.com"})
     assert_error(response, 400, "invalid-contact-email")
 
 
 def test_a_replacement_character_is_stored_from_json(user):
-    """In a form it stands for what is not UTF-8: see UNREADABLE."""
+    """In a form it is refused, since it stands for bytes that are not UTF-8."""
     response = user.create(json={**ADA, "full-name": "\ufffd"})
     assert response.json["fullName"] == "\ufffd"
 
@@ -253,7 +247,7 @@ def test_the_default_of_json_may_be_true_but_not_1(user):
     assert user.caller.profileid == made["profileid"]
 
 
-def test_an_update_to_the_same_values_in_the_same_millisecond(user, monkeypatch):
+def test_update_profile_with_the_same_values_in_the_same_millisecond(user, monkeypatch):
     """MySQL must not take it for one that found no profile."""
     profileid = user.create(ADA).json["profileid"]
     # Patched since no clock stands still for two updates: it is 2096.
@@ -288,28 +282,36 @@ def test_any_other_request_id_is_replaced(client, request_id):
     assert re.fullmatch("[0-9a-f]{32}", response.headers["X-Request-Id"])
 
 
-ANSWERS = {
-    "/health": 200,
-    "/docs/": 200,
-    "/docs/swagger-ui.css": 304,
-    "/docs": 302,
-    "/api/administrator/profiles": 401,
-    "/nowhere": 404,
-}
-
-
-@pytest.mark.parametrize("path", ANSWERS)
-def test_each_answer_has_the_headers_that_all_have(client, path):
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/health", 200),
+        ("/docs/", 200),
+        ("/docs/swagger-ui.css", 304),
+        ("/docs", 302),
+        ("/api/administrator/profiles", 401),
+        ("/nowhere", 404),
+    ],
+)
+def test_each_answer_has_the_headers_that_all_have(client, path, status):
     headers = {
         "X-Request-Id": "A-1_b.c" + "x" * 121,
         "If-Modified-Since": "Fri, 01 Jan 2100 00:00:00 GMT",
     }
     with client.get(path, headers=headers) as response:
-        assert response.status_code == ANSWERS[path]
+        assert response.status_code == status
     assert response.headers["X-Request-Id"] == headers["X-Request-Id"]
     assert response.headers["X-Content-Type-Options"] == "nosniff"
     assert response.headers["X-Frame-Options"] == "DENY"
     assert response.headers.getlist("Cache-Control") == ["no-store"]
+
+
+@pytest.mark.parametrize("method", ["OPTIONS", "GET", "POST"])
+def test_no_answer_has_a_cors_header(user, method):
+    headers = {"Origin": "https://x.example", "Access-Control-Request-Method": "POST"}
+    for path in (CREATE, "/api/user/account", "/health", "/openapi.json"):
+        response = user.open(path, method=method, headers=headers)
+        assert "Access-Control" not in str(response.headers)
 
 
 @pytest.mark.parametrize("path", ["/health/", "/api//user/account", "/docs//a.css"])

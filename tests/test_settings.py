@@ -1,6 +1,7 @@
 """The settings: their defaults, what each takes, and how a refusal reads."""
 
 import os
+import runpy
 import ssl
 import sys
 
@@ -12,7 +13,6 @@ from config import SettingError, load, parse_database_url
 from validators import PROFILE_FIELDS
 
 CA = ssl.get_default_verify_paths().cafile
-LENGTHS = {name: (1, 50) for name, row in PROFILE_FIELDS.items() if row.rule == "name"}
 OVER = "is over MAXIMUM_PROFILE_FULL_NAME_LENGTH=50"
 NUMBER = "must be a whole number from 1 to 2147483647"
 FIELDS = f"must name each field once, of {', '.join(PROFILE_FIELDS)}"
@@ -22,6 +22,7 @@ URLS = (
     "VERIFY_CA or VERIFY_IDENTITY, with &ssl-ca=file"
 )
 
+# The variable, the value, and the reason.
 REFUSED = [
     ("APPID", "a b", "must match [A-Za-z0-9._-]{1,64}"),
     ("MAXIMUM_POST_DATA_LENGTH", "0", NUMBER),
@@ -68,18 +69,14 @@ REFUSED_URLS = [
 ]
 
 
-def test_defaults():
-    defaults = load({})
-    assert defaults == defaults | {
-        "APPID": "default",
-        "DATABASE_URL": parse_database_url("sqlite:///profiles.db"),
-        "USER_PROFILE_FIELDS": ("contact-email", "full-name"),
-        "PROFILE_LENGTHS": LENGTHS,
-        "PAGE_SIZE": 10,
-        "MAXIMUM_POST_DATA_LENGTH": 65_536,
-        "WEB_CONCURRENCY": min(os.cpu_count(), 4),
-        "PORT": 8_000,
-    }
+@pytest.mark.parametrize(("cores", "workers"), [(None, 1), (1, 1), (3, 3), (64, 4)])
+def test_by_default_each_core_has_a_worker_but_four_at_most(
+    monkeypatch, cores, workers
+):
+    """README's table has the other defaults: see test_pages.py."""
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    config = runpy.run_path(f"{ROOT}/config.py")
+    assert config["load"]({})["WEB_CONCURRENCY"] == workers
 
 
 def test_an_empty_variable_counts_as_not_set():
@@ -121,49 +118,59 @@ def test_a_command_ends_with_the_line_of_a_refusal(tmp_path):
     assert command.log() == f"Error: PAGE_SIZE=x: {NUMBER}\n"
 
 
-# Each with the engine, the name, and some of the options for PyMySQL.
-DATABASE_URLS = {
-    "sqlite:////var/lib/a%20b.db": ("sqlite", "/var/lib/a b.db", {}),
-    "sqlite:///a%3Fb%23c.db": ("sqlite", f"{ROOT}/a?b#c.db", {}),
-    "mysql://h/d": ("mysql", "d", {"host": "h", "port": 3306, "user": ""}),
-    "mysql://u:s%40%2F%C3%BF@h/d": ("mysql", "d", {"password": "s@/ÿ".encode()}),
-    "mysql://secret:secret@h:3307/d": ("mysql", "d", {"port": 3307}),
-    "mysql2://u%2B:secret@h/d?charset=utf8mb4&pool=5": ("mysql", "d", {"user": "u+"}),
-    "mysql+pymysql://u:secret@[::1]/d": ("mysql", "d", {"host": "::1"}),
-    "mariadb://u:secret@h/d%2Dname": ("mysql", "d-name", {"host": "h"}),
-}
-
-
-@pytest.mark.parametrize("url", DATABASE_URLS)
-def test_a_database_url_as_providers_write_it(url):
-    engine, name, server = DATABASE_URLS[url]
+@pytest.mark.parametrize(
+    ("url", "engine", "name", "options"),
+    [
+        ("sqlite:////var/lib/a%20b.db", "sqlite", "/var/lib/a b.db", {}),
+        ("sqlite:///a%3Fb%23c.db", "sqlite", f"{ROOT}/a?b#c.db", {}),
+        ("mysql://h/d", "mysql", "d", {"host": "h", "port": 3306, "user": ""}),
+        ("mysql://u:s%40%2F%C3%BF@h/d", "mysql", "d", {"password": "s@/ÿ".encode()}),
+        ("mysql://secret:secret@h:3307/d", "mysql", "d", {"port": 3307}),
+        ("mysql2://u%2B:secret@h/d?charset=x&pool=5", "mysql", "d", {"user": "u+"}),
+        ("mysql+pymysql://u:secret@[::1]/d", "mysql", "d", {"host": "::1"}),
+        ("mariadb://u:secret@h/d%2Dname", "mysql", "d-name", {"host": "h"}),
+    ],
+)
+def test_a_database_url_as_providers_write_it(url, engine, name, options):
+    """``options``: some of those for PyMySQL."""
     parsed = parse_database_url(url)
     assert (parsed.engine, parsed.name) == (engine, name)
-    assert parsed.server == parsed.server | server
+    assert parsed.server == parsed.server | options
     assert "secret" not in repr(parsed)
 
 
-# How a connection checks the certificate, and whether it checks the host's name.
-QUERIES = {
-    "reconnect=true&charset=utf8mb4&pool=5&x=ssl-proxy": "{}",
-    "ssl-mode=PREFERRED": "{}",
-    "ssl-mode=DISABLED": "{'ssl_disabled': True}",
-    "ssl-mode=REQUIRED": "CERT_NONE False",
-    "ssl-mode=VERIFY_CA": "CERT_REQUIRED False",
-    "ssl-mode=VERIFY_IDENTITY": "CERT_REQUIRED True",
-    f"ssl-ca={CA}": "CERT_REQUIRED False",
-    f"ssl-mode=REQUIRED&ssl-ca={CA}": "CERT_REQUIRED False",
-    f"ssl-ca={CA}&ssl-mode=VERIFY_IDENTITY": "CERT_REQUIRED True",
-}
+def tls_options(query):
+    """PyMySQL's options for TLS."""
+    server = parse_database_url(f"mysql://h/d?{query}").server
+    return {name: server[name] for name in server if "ssl" in name}
+
+
+@pytest.mark.parametrize(
+    ("query", "options"),
+    [
+        ("reconnect=true&charset=utf8mb4&pool=5&x=ssl-proxy", {}),
+        ("ssl-mode=PREFERRED", {}),
+        ("ssl-mode=DISABLED", {"ssl_disabled": True}),
+    ],
+)
+def test_a_database_url_that_does_not_require_tls(query, options):
+    assert tls_options(query) == options
 
 
 @pytest.mark.skipif(not CA, reason="this machine has no file of CAs")
-@pytest.mark.parametrize("query", QUERIES)
-def test_the_query_of_a_database_url_asks_for_tls(query):
-    server = parse_database_url(f"mysql://h/d?{query}").server
-    context = server.get("ssl")
-    if context:
-        found = f"{context.verify_mode.name} {context.check_hostname}"
-    else:
-        found = str({name: server[name] for name in server if "ssl" in name})
-    assert found == QUERIES[query]
+@pytest.mark.parametrize(
+    ("query", "verify_mode", "checks_the_host"),
+    [
+        ("ssl-mode=REQUIRED", ssl.CERT_NONE, False),
+        ("ssl-mode=VERIFY_CA", ssl.CERT_REQUIRED, False),
+        ("ssl-mode=VERIFY_IDENTITY", ssl.CERT_REQUIRED, True),
+        (f"ssl-ca={CA}", ssl.CERT_REQUIRED, False),
+        (f"ssl-mode=REQUIRED&ssl-ca={CA}", ssl.CERT_REQUIRED, False),
+        (f"ssl-ca={CA}&ssl-mode=VERIFY_IDENTITY", ssl.CERT_REQUIRED, True),
+    ],
+)
+def test_a_database_url_that_requires_tls(query, verify_mode, checks_the_host):
+    context = tls_options(query)["ssl"]
+    assert context.verify_mode == verify_mode
+    assert context.check_hostname == checks_the_host
+    assert not context.verify_flags & ssl.VERIFY_X509_STRICT  # set by Python 3.13
