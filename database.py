@@ -338,7 +338,7 @@ def describe_error(error):
     For a defect this is MySQL's error number or the name of SQLite's error code.
     """
     if is_outage(error):
-        *number, text = error.args
+        *number, text = error.args or [""]
         for pattern, shown in REDACTIONS:
             text = re.sub(pattern, shown, text, flags=re.DOTALL)
         return str(Exception(*number, text))
