@@ -154,8 +154,11 @@ def load_profile(body, names, *, creating):
     try:
         return schema.load({} if body is None else body)
     except ValidationError as error:
-        first, *_ = error.messages_dict.values()  # in the order of the fields
-        raise ServiceError(first[0]) from None
+        # In the order of the fields. If a field fails two checks, the first one counts.
+        errors = {name: codes[0] for name, codes in error.messages_dict.items()}
+        code = next(iter(errors.values()))
+        errors.pop("_schema", None)  # the body is no mapping: invalid-body
+        raise ServiceError(code, errors=errors) from None
 
 
 def identifier_for_key(prefix, key, *scope):
