@@ -9,7 +9,7 @@ from collections import defaultdict, namedtuple
 from hashlib import sha256
 from secrets import token_hex
 
-from peewee import SQL, IntegrityError, chunked
+from peewee import SQL, IntegrityError
 
 from config import settings
 from database import db, retry_on_conflict, run_sql
@@ -30,6 +30,7 @@ from rows import (
     insert,
     lock_account,
     select_all,
+    select_batches,
     update,
 )
 from validators import APPID, new_identifier
@@ -225,9 +226,10 @@ def purge_sessions(days):
     """
     cutoff = timestamp(time.time_ns() - days * 86_400 * 10**9)
     is_old = (Session.expiresAt <= cutoff) | (Session.endedAt <= cutoff)
-    old = [session.id for session in Session.select(Session.id).where(is_old)]
+    old = Session.select(Session.id).where(is_old)
     count = 0
-    for ids in chunked(old, 1_000):
+    for batch in select_batches(old, 1_000):
+        ids = [session["id"] for session in batch]
         deletion = Session.delete().where(Session.id.in_(ids))
         count += retry_on_conflict(deletion.execute)()
     return {"object": "purge", "count": count}

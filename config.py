@@ -12,10 +12,12 @@ from flask import current_app
 from errors import SettingError
 from validators import APPID, PROFILE_FIELDS, make_schema
 
-LENGTHS = {  # the fields whose length has bounds, and the names of those settings
-    "full-name": "PROFILE_FULL_NAME_LENGTH",
-    "display-name": "PROFILE_DISPLAY_NAME_LENGTH",
-    "company-name": "PROFILE_COMPANY_NAME_LENGTH",
+# The fields whose length has bounds, and the names of those settings, such as
+# PROFILE_FULL_NAME_LENGTH behind MINIMUM_ and MAXIMUM_.
+LENGTHS = {
+    name: f"PROFILE_{name.upper().replace('-', '_')}_LENGTH"
+    for name, field in PROFILE_FIELDS.items()
+    if field.rule == "name"
 }
 MAX_INT32 = 2**31 - 1
 NUMBERS = {  # each setting's minimum value, its maximum, and its default

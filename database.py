@@ -312,17 +312,36 @@ def is_outage(error):
     return isinstance(error, OUTAGES) and not isinstance(error, DEFECTS)
 
 
+# What the text of an error may quote, each below a sample, and what is shown instead.
+# Greedy, because a user and a value can contain quotes.
+REDACTIONS = (
+    # Could not decode to UTF-8 column 'fullName' with text '…'
+    (" with text '.*", ""),
+    # Access denied for user 'ada'@'10.0.0.1' to database 'shop'
+    ("'.*'@'[^']*'", "'***'@'***'"),
+    # Host '10.0.0.1' is not allowed to connect to this MySQL server
+    ("Host '.*' is", "Host '***' is"),
+    # User 'ada' has exceeded the 'max_updates' resource (current value: 10)
+    ("User '.*' has exceeded", "User '***' has exceeded"),
+    # User ada already has more than 'max_user_connections' active connections
+    ("User .* already has", "User *** already has"),
+    # Incorrect date value: '…' for column `shop`.`profile`.`dob` at row 1
+    # Truncated incorrect DOUBLE value: '…'
+    # … the right syntax to use near '…' at line 1
+    (r"(: |near )'(.*'(?= for column \S+ at row \d+\Z)|.*)", r"\1'***'"),
+)
+
+
 def describe_error(error):
-    """Return why the database failed, without what the driver's text may quote.
+    """Return why the database failed, without users, clients' hosts and values.
 
     For a defect this is MySQL's error number or the name of SQLite's error code.
     """
     if is_outage(error):
-        # Cut these messages before the quoted value:
-        # Could not decode to UTF-8 column 'fullName' with text '…'
-        # (1292, "Incorrect date value: '…' for column 'dob' at row 1")
-        # (1045, "Access denied for user '…'@'127.0.0.1'")
-        return re.split(" with text | value: |[Uu]ser '", str(error))[0]
+        *number, text = error.args or [""]
+        for pattern, shown in REDACTIONS:
+            text = re.sub(pattern, shown, text, flags=re.DOTALL)
+        return str(Exception(*number, text))
     driver_error = getattr(error, "orig", None)
     number = error.args[0] if len(error.args) > 1 else "unknown"
     return str(getattr(driver_error, "sqlite_errorname", number))

@@ -2,7 +2,6 @@
 
 import time
 from datetime import UTC, datetime
-from functools import partial
 
 import peewee
 from peewee import SQL, BigIntegerField, BooleanField, IntegerField, TextField
@@ -57,8 +56,6 @@ class AsciiField(TextField):
     field_type = "ASCII"
 
 
-OptionalText = partial(TextField, null=True)
-
 ACCOUNT_FOREIGN_KEY = SQL(
     "FOREIGN KEY (appid, accountid) REFERENCES account (appid, accountid)"
 )
@@ -108,16 +105,6 @@ class Profile(AccountRow):
     SELECT_LIST = select_list(PROPERTIES)
 
     profileid = AsciiField()
-    companyName = OptionalText()
-    fullName = OptionalText()
-    contactEmail = OptionalText()
-    displayEmail = OptionalText()
-    displayName = OptionalText()
-    phone = OptionalText()
-    occupation = OptionalText()
-    location = OptionalText()
-    dob = OptionalText()
-    website = OptionalText()
 
     class Meta:
         constraints = [
@@ -126,6 +113,11 @@ class Profile(AccountRow):
             SQL("CONSTRAINT profile_appid_accountid_id UNIQUE (appid, accountid, id)"),
             ACCOUNT_FOREIGN_KEY,
         ]
+
+
+# A column for each field: companyName, fullName and so on, as PROFILE_FIELDS has them.
+for field in PROFILE_FIELDS.values():
+    Profile._meta.add_field(field.property, TextField(null=True))
 
 
 class Session(AccountRow):

@@ -178,3 +178,17 @@ def cursor_id(listing, after):
         if row:
             return row[0]
     raise ServiceError("invalid-after")
+
+
+def select_batches(query, size):
+    """Yield the rows of a query as dictionaries, as lists of up to ``size``.
+
+    In the order of the primary key, which the query must select. Each list is read by
+    a statement of its own, so the memory does not grow with the number of rows.
+    """
+    key = query.model._meta.primary_key
+    batch = query.order_by(key).limit(size).dicts()
+    rows = list(batch)
+    while rows:
+        yield rows
+        rows = list(batch.where(key > rows[-1][key.name]))

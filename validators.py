@@ -162,6 +162,16 @@ def make_schema(names, lengths, *, creating):
     return Body.from_dict(schema)()
 
 
+def field_codes(names):
+    """Return the codes of these fields, in the order in which they are checked."""
+    codes = []
+    for name in names:
+        codes.append(f"invalid-{name}")
+        if PROFILE_FIELDS[name].rule == "name":
+            codes.append(f"invalid-{name}-length")
+    return codes
+
+
 def text_field(name, bounds, *, creating):
     """Return the marshmallow field of an input field; its messages are the codes.
 

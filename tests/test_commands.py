@@ -1,9 +1,11 @@
 """The Flask commands, by what they print and what they store."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from contextlib import redirect_stderr
 from functools import partial
@@ -11,6 +13,7 @@ from io import StringIO
 
 import pytest
 from service import (
+    ROOT,
     SERVER,
     SESSIONS,
     SignedIn,
@@ -31,6 +34,12 @@ from database import db
 from models import Profile, Session, timestamp
 from operations import find_own_account
 
+# Runs a command; prints the most memory that it used, in KB on Linux.
+MEASURE = """
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
 ABORT = "BEGIN SELECT RAISE(ABORT, 'no'); END"  # the action of a trigger in SQLite
 
 
@@ -271,6 +280,33 @@ def test_a_purge_that_fails_keeps_what_it_has_done(app, fail, database_url):
     assert len(stored(database_url)["session"]) == 100
 
 
+def fill_by_sql(model, url, doublings):
+    """Store a row, and as many copies of it as make 2 ** doublings."""
+    fill(model, "default", 1)
+    names = model._meta.sorted_field_names
+    own = ["id", f"{model.TABLE}id", "tokenHash"]  # no two rows have the same
+    for doubling in range(doublings):
+        values = [f"id + {2**doubling}" if name in own else name for name in names]
+        select = f"SELECT {', '.join(values)} FROM {model.TABLE}"
+        execute(url, f"INSERT INTO {model.TABLE} ({', '.join(names)}) {select}")
+
+
+def peak_memory(url, *words):
+    """The most memory of a flask command, in MB."""
+    command = [sys.executable, "-c", MEASURE, sys.executable, "-m", "flask", *words]
+    environment = {**os.environ, "DATABASE_URL": url}
+    peak = int(subprocess.check_output(command, cwd=ROOT, env=environment))
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+@pytest.mark.long
+def test_a_purge_of_many_sessions_needs_little_memory(app, database_url):
+    fill_by_sql(Session, database_url, 16)
+    other = peak_memory(database_url, "list-administrators")
+    assert peak_memory(database_url, "purge-sessions") < other + 30
+    assert not stored(database_url)["session"]
+
+
 def test_delete_account(app, flask):
     """In whatever application it is."""
     shop = sign_in(app, appid="Shop")
@@ -369,13 +405,26 @@ def test_a_copy_has_every_value_of_every_column(invoke, source, target):
     assert stored(target) == source
 
 
+@on_mysql
+@pytest.mark.long
+@pytest.mark.parametrize("target", ["sqlite"], indirect=True)
+def test_a_copy_of_many_profiles_needs_little_memory(app, database_url, target):
+    fill_by_sql(Profile, database_url, 15)
+    other = peak_memory(database_url, "list-administrators")
+    assert peak_memory(database_url, "copy-database", target) < other + 60
+    assert stored(target) == stored(database_url)
+
+
 @on_sqlite
 def test_a_copy_shows_its_progress_on_a_terminal(app, source, target):
     terminal = StringIO()
     terminal.isatty = lambda: True
     with redirect_stderr(terminal):
         app.cli.commands["copy-database"].main([target], standalone_mode=False)
-    assert "100%" in terminal.getvalue()
+    shown = re.findall("[0-9]+%", terminal.getvalue())
+    assert shown[0] == "0%"
+    assert shown[-1] == "100%"
+    assert len({*shown}) > 4
 
 
 @on_sqlite

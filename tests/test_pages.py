@@ -12,6 +12,7 @@ from service import ROOT, execute, on_sqlite, run, sign_in, stored
 import operations
 from config import LENGTHS, load
 from errors import HTTP_CODES, ServiceError
+from models import Profile
 from validators import PROFILE_FIELDS, parse_date
 
 FILES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
@@ -82,6 +83,12 @@ def test_fields():
     assert table(API, "Fields") == {
         name: row.property for name, row in PROFILE_FIELDS.items()
     }
+
+
+def test_sample_of_a_whole_profile():
+    """The sample of create-profile."""
+    sample = re.search('(?s)```json\n({"profileid": .*?)```', API)[1]
+    assert list(json.loads(sample)) == Profile.PROPERTIES
 
 
 @pytest.mark.parametrize("texts", table(API, "Dates"))
