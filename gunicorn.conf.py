@@ -18,7 +18,7 @@ from gunicorn.util import close_graceful
 from gunicorn.workers.gthread import ThreadWorker
 
 from config import load
-from errors import SettingError
+from errors import SettingError, as_line
 
 try:
     settings = load(os.environ)
@@ -175,7 +175,7 @@ def redact_record(record):
         if exception_type:  # keep the type and the frames, but not the message
             error = Exception(exception_type.__qualname__)
             record.exc_info = (Exception, error, frames)
-    record.msg = text if text.isprintable() else repr(text)
+    record.msg = as_line(text)
     record.args = ()
     return True
 

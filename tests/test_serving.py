@@ -200,6 +200,19 @@ def test_a_client_that_still_sends_reads_that_its_body_is_too_large(administrato
         assert wire.recv(12) == b"HTTP/1.1 413"
 
 
+EVIL = "http://evil.example"
+REFUSED = [EVIL, f"{EVIL}?x", f"{EVIL}//health", f"///{PROFILES}", "/%2Fdocs"]
+
+
+@pytest.mark.parametrize("target", REFUSED)
+def test_a_path_that_is_empty_or_begins_with_two_slashes(administrator, target):
+    head = f"GET {target} HTTP/1.1\r\nHost: evil.example\r\n\r\n"
+    answer = exchange(administrator.application, head)
+    assert answer.startswith("HTTP/1.1 404 ")
+    assert answer.endswith('{"object":"error","message":"not-found"}\n')
+    assert "evil" not in answer
+
+
 # By what is in the answer: what follows in the head and in the body.
 SENT = {
     "invalid-body: cut": f"Content-Length: 60\r\n\r\n{FORM}",
