@@ -44,7 +44,7 @@ def create_app(overrides=None):
         )
         for creating in (True, False)
     }
-    # One byte more than a body may have: see read_bytes() in blueprints.py.
+    # One byte more than a body may have: see read_bytes() in body.py.
     app.config["MAX_CONTENT_LENGTH"] = settings["MAXIMUM_POST_DATA_LENGTH"] + 1
     app.json.sort_keys = False
     app.json.ensure_ascii = False

@@ -4,9 +4,7 @@ A caller is any object with ``accountid`` and ``administrator``; one that has an
 ``appid`` has rights in that application alone. Failures are ServiceErrors.
 """
 
-import re
 from contextlib import contextmanager
-from hashlib import sha256
 
 from marshmallow import ValidationError
 
@@ -18,7 +16,7 @@ from database import db, retry_on_conflict
 from errors import ServiceError
 from models import Account, Profile, Session
 from rows import Listing
-from validators import MAX_INT64, is_identifier, new_identifier
+from validators import identifier_for_key, is_identifier, parse_number
 
 
 def update_profile(caller, profileid, body, *, appid=None, user_profile_fields=None):
@@ -78,11 +76,63 @@ def find_own_profile(caller, profileid, *, appid=None):
 
 
 def find_own_account(caller, accountid, *, appid=None):
-    """Return the caller's own account; its ``profileid`` is the default profile.
+    """Return the caller's own account; its ``profile`` is the default profile, or None.
 
     Raises invalid-accountid, invalid-account or invalid-appid.
     """
-    return get_own(Account, caller, accountid, appid)
+    return rows.with_default_profile(get_own(Account, caller, accountid, appid))
+
+
+@retry_on_conflict
+def set_default_profile(caller, profileid, *, appid=None):
+    """Make a profile of the caller's own account its default; return the account.
+
+    Raises invalid-profileid, invalid-account or invalid-appid.
+    """
+    with locked_own_profile(caller, profileid, appid) as (account, profile):
+        changes = rows.update(Account, caller.accountid, {"profileid": profileid})
+    return account | changes | {"profile": profile}
+
+
+@retry_on_conflict
+def delete_profile(caller, profileid, *, appid=None):
+    """Delete a profile of the caller's own account; return it as it was.
+
+    If it is the account's default, the account has none afterwards. Raises
+    invalid-profileid, invalid-account or invalid-appid.
+    """
+    with locked_own_profile(caller, profileid, appid) as (account, profile):
+        if account["profileid"] == profileid:
+            rows.update(Account, caller.accountid, {"profileid": None})
+        rows.delete(Profile, profileid)
+    return profile
+
+
+@contextmanager
+def locked_own_profile(caller, profileid, appid):
+    """Lock the caller's own account and then its profile, in a transaction.
+
+    Return both as they are committed, since another request may just have deleted the
+    profile. Raises invalid-profileid, invalid-account or invalid-appid.
+    """
+    find_own_profile(caller, profileid, appid=appid)
+    with db.atomic():
+        account = rows.get_object_or_none(Account, caller.accountid, lock=True)
+        profile = rows.get_object(Profile, profileid, lock=True)
+        yield account, profile
+
+
+def end_session(caller, sessionid, *, appid=None):
+    """End a session of the caller's own account, if it has not ended; return it.
+
+    Not for administrators, whose sessions only commands end. Raises invalid-account,
+    invalid-sessionid or invalid-appid.
+    """
+    appid = resolve_appid(appid)
+    if caller.administrator:
+        raise ServiceError("invalid-account")
+    get_own(Session, caller, sessionid, appid)
+    return accounts.end_session(sessionid)
 
 
 def get_own(model, caller, identifier, appid):
@@ -109,32 +159,29 @@ def load_profile(body, names, *, creating):
         raise ServiceError(code, errors=errors) from None
 
 
-def identifier_for_key(prefix, key, *scope):
-    """Return a new identifier; for the same key in a scope always the same one.
-
-    Raises invalid-idempotency-key.
-    """
-    if key is None:
-        return new_identifier(prefix)
-    if not isinstance(key, str) or not re.fullmatch("[ -~]{1,255}", key):
-        raise ServiceError("invalid-idempotency-key")
-    digest = sha256(" ".join((*scope, key)).encode()).hexdigest()
-    return f"{prefix}_{digest[:16]}"
-
-
-def list_profiles(caller, *, appid=None, accountid=None, **query):
+def list_profiles(caller, *, appid=None, accountid=None, email=None, **query):
     """Return the application's profiles, newest first, or None if there are none.
 
-    ``query``: all, limit, offset and after, as in the API. Numbers may be strings.
-    Raises administrator-required, invalid-limit, invalid-offset, invalid-after or
+    ``email``: only profiles that have this address, ignoring case. ``query``: all,
+    limit, offset and after, as in the API. Numbers may be strings. Raises
+    administrator-required, invalid-limit, invalid-offset, invalid-after or
     invalid-appid.
     """
-    return read_list(application_listing(Profile, caller, appid, accountid), **query)
+    listing = application_listing(Profile, caller, appid, accountid, email)
+    return read_list(listing, **query)
 
 
 def list_sessions(caller, *, appid=None, accountid=None, **query):
     """Return the application's sessions, as list_profiles returns the profiles."""
     return read_list(application_listing(Session, caller, appid, accountid), **query)
+
+
+def list_accounts(caller, *, appid=None, accountid=None, **query):
+    """Return the application's accounts, ascending by accountid, as list_profiles does.
+
+    Each has ``profile``: its default profile, or None.
+    """
+    return read_list(application_listing(Account, caller, appid, accountid), **query)
 
 
 def list_own_profiles(caller, accountid, *, appid=None, **query):
@@ -143,20 +190,24 @@ def list_own_profiles(caller, accountid, *, appid=None, **query):
     Raises invalid-accountid, invalid-account, invalid-appid, invalid-limit,
     invalid-offset or invalid-after.
     """
-    return read_list(own_listing(caller, accountid, appid), **query)
+    return read_list(own_listing(Profile, caller, accountid, appid), **query)
 
 
-def own_listing(caller, accountid, appid):
-    """Return the Listing of the profiles of the caller's own account.
+def list_own_sessions(caller, accountid, *, appid=None, **query):
+    """Return the sessions of the caller's own account, as list_own_profiles does."""
+    return read_list(own_listing(Session, caller, accountid, appid), **query)
+
+
+def own_listing(model, caller, accountid, appid):
+    """Return the Listing of the rows of the caller's own account.
 
     Raises invalid-accountid, invalid-account or invalid-appid.
     """
-    account = find_own_account(caller, accountid, appid=appid)
-    scope = {"appid": account["appid"], "accountid": accountid}
-    return Listing(Profile, scope)
+    account = get_own(Account, caller, accountid, appid)
+    return Listing(model, {"appid": account["appid"], "accountid": accountid})
 
 
-def application_listing(model, caller, appid, accountid):
+def application_listing(model, caller, appid, accountid, email=None):
     """Return the Listing of an application, optionally of one of its accounts.
 
     Raises administrator-required or invalid-appid.
@@ -165,7 +216,7 @@ def application_listing(model, caller, appid, accountid):
     if accountid:
         # No row has an empty one. MySQL cannot compare some strings with ASCII columns.
         scope["accountid"] = accountid if is_identifier("acct", accountid) else ""
-    return Listing(model, scope)
+    return Listing(model, scope, email)
 
 
 def read_list(listing, *, all=None, limit=None, offset=None, after=None):
@@ -194,28 +245,16 @@ def read_all(listing, after):
     return rows.select_all(listing, after)
 
 
-def parse_number(name, value, default, *, minimum=0, maximum=MAX_INT64):
-    """Return a number. Raises invalid-limit, invalid-offset or invalid-duration."""
-    if value is None:
-        return default
-    # int() refuses more digits.
-    is_digits = isinstance(value, str) and re.fullmatch("[0-9]{1,4300}", value)
-    if is_digits or (isinstance(value, float) and value.is_integer()):  # as JSON's 60.0
-        value = int(value)
-    if type(value) is not int or not minimum <= value <= maximum:
-        raise ServiceError(f"invalid-{name}")
-    return value
-
-
 def create_account(caller, *, appid=None, idempotency_key=None):
-    """Store a new ordinary account and return it.
+    """Store a new ordinary account and return it, as find_own_account does.
 
     ``idempotency_key`` as in create_profile. Raises administrator-required,
     invalid-appid or invalid-idempotency-key.
     """
     appid = require_administrator(caller, appid)
     accountid = identifier_for_key("acct", idempotency_key, appid)
-    return accounts.create_account(appid, accountid=accountid)
+    account = accounts.create_account(appid, accountid=accountid)
+    return rows.with_default_profile(account)
 
 
 @retry_on_conflict

@@ -7,6 +7,7 @@ from hashlib import sha256
 import pytest
 from peewee import OperationalError
 from service import (
+    PROFILES,
     SESSIONS,
     Threads,
     assert_error,
@@ -47,6 +48,7 @@ def test_a_new_account_is_an_ordinary_one_of_the_application(administrator):
         "profileid": None,
         "createdAt": account["createdAt"],
         "updatedAt": account["createdAt"],
+        "profile": None,
     }
 
 
@@ -89,6 +91,12 @@ def test_a_new_session_is_shown_with_its_token(administrator, user, body, durati
     assert session["duration"] == duration
     user.headers = {"Authorization": f"Bearer {token}"}
     assert user.create(named("Ada")).status_code == 201
+
+
+def test_create_session_ignores_a_duration_in_the_query(administrator, user):
+    response = administrator.post(f"{SESSION}{user.accountid}&duration=1")
+    assert response.status_code == 201
+    assert response.json["duration"] == 28_800
 
 
 @pytest.mark.parametrize(
@@ -182,6 +190,32 @@ def test_a_deletion_deletes_all_of_an_account_or_nothing(administrator, database
         "sessions": 1,
     }
     assert stored(database_url) == before
+
+
+def test_delete_account_repeated(administrator, user):
+    assert administrator.delete(DELETION + user.accountid).status_code == 200
+    response = administrator.delete(DELETION + user.accountid)
+    assert_error(response, 404, "invalid-accountid")
+
+
+def test_create_account_with_the_key_of_a_deleted_account(app, administrator):
+    """The new account has the same accountid, and nothing else of the old one."""
+    create = partial(administrator.post, ACCOUNT, headers={"Idempotency-Key": "key"})
+    accountid = create().json["accountid"]
+    token = administrator.post(SESSION + accountid).json["token"]
+    user = app.test_client()
+    request = {
+        "path": f"/api/user/create-profile?accountid={accountid}",
+        "data": named("Ada", default="true"),
+        "headers": {"Authorization": f"Bearer {token}"},
+    }
+    assert user.post(**request).status_code == 201
+    administrator.delete(DELETION + accountid)
+    account = create().json
+    assert (account["accountid"], account["profileid"]) == (accountid, None)
+    assert_error(user.post(**request), 401, "sign-in-required")
+    for listing in (SESSIONS, PROFILES):
+        assert administrator.get(f"{listing}?accountid={accountid}").json is None
 
 
 def test_the_target_is_logged_for_administrators_alone(administrator, user):

@@ -35,7 +35,7 @@ import accounts
 import models
 import operations
 from config import parse_database_url
-from database import db, retry_on_conflict
+from database import db, init_database, retry_on_conflict, run_sql_with_hint
 from errors import ServiceError
 from models import Account, Profile
 from operations import create_profile, list_profiles, update_profile
@@ -173,6 +173,20 @@ def test_a_first_connection_in_a_transaction_creates_the_tables(
     assert found == [(accountid,)]
 
 
+def test_tables_that_were_not_created_are_created_by_the_next_connection(
+    empty_database_url,
+):
+    create_tables = Mock(side_effect=[peewee.OperationalError("no right"), None])
+    init_database(parse_database_url(empty_database_url), create_tables)
+    with pytest.raises(peewee.OperationalError, match="no right"):
+        db.connect()
+    assert db.is_closed()
+    for _ in range(2):
+        db.connect()
+        db.close()
+    assert create_tables.call_count == 2
+
+
 @on_mysql
 def test_a_user_of_the_database_with_four_rights_is_enough(
     empty_database_url, make_app
@@ -233,9 +247,10 @@ def test_a_create_that_waits_for_a_lock_is_the_newest_when_it_is_done(
         cursor.execute(f"{LOCK} '{user.accountid}'")
         waiting = pool.submit(in_context(work, caller))
         wait_until(lambda: len(caplog.records) >= tries)
+        released_at = time.time_ns()
         cursor.execute("ROLLBACK")
     of_result = Profile.profileid == waiting.result()["profileid"]
-    assert Profile.get(of_result).id > caplog.records[0].created * 10**9
+    assert Profile.get(of_result).id > released_at
 
 
 @on_mysql
@@ -272,6 +287,12 @@ def test_delete_account_from_tables_without_the_index(empty_database_url, make_a
     execute(empty_database_url, change)
     with app.app_context():
         assert accounts.delete_account(user.accountid)["sessions"] == 1
+
+
+@on_mysql
+def test_a_statement_with_a_hint_that_fails_for_another_reason(app):
+    with pytest.raises(peewee.OperationalError, match="1054.*nickname"):
+        run_sql_with_hint("SELECT nickname FROM account {hint}", "PRIMARY")
 
 
 @on_mysql
