@@ -33,20 +33,20 @@ def create_app(overrides=None):
 
     Raises SettingError.
     """
-    settings = config.load(os.environ | (overrides or {}))
+    checked = config.load(os.environ | (overrides or {}))
     app = Flask(__name__, static_folder=None)
-    app.config.update(overrides or {}, **settings)
+    app.config.update(overrides or {}, **checked)
     app.config["PROFILE_SCHEMAS"] = {
         creating: make_schema(
-            settings["USER_PROFILE_FIELDS"],
-            settings["OPTIONAL_PROFILE_FIELDS"],
-            settings["PROFILE_LENGTHS"],
+            checked["USER_PROFILE_FIELDS"],
+            checked["OPTIONAL_PROFILE_FIELDS"],
+            checked["PROFILE_LENGTHS"],
             creating=creating,
         )
         for creating in (True, False)
     }
     # One byte more than a body may have: see read_bytes() in body.py.
-    app.config["MAX_CONTENT_LENGTH"] = settings["MAXIMUM_POST_DATA_LENGTH"] + 1
+    app.config["MAX_CONTENT_LENGTH"] = checked["MAXIMUM_POST_DATA_LENGTH"] + 1
     app.json.sort_keys = False
     app.json.ensure_ascii = False
     app.url_map.merge_slashes = False  # a redirect would repeat the Host header
@@ -59,7 +59,7 @@ def create_app(overrides=None):
     app.register_error_handler(HTTPException, http_error)
     for outage in OUTAGES:
         app.register_error_handler(outage, database_error)
-    init_database(settings["DATABASE_URL"], create_tables)
+    init_database(checked["DATABASE_URL"], create_tables)
     return app
 
 

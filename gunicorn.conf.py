@@ -21,12 +21,12 @@ from config import load
 from errors import SettingError, as_line
 
 try:
-    settings = load(os.environ)
+    checked = load(os.environ)
 except SettingError as error:
     sys.exit(f"Error: {error}")
-workers = settings["WEB_CONCURRENCY"]
+workers = checked["WEB_CONCURRENCY"]
 if not os.environ.get("PORT"):  # with PORT, gunicorn listens on all addresses
-    bind = f"127.0.0.1:{settings['PORT']}"
+    bind = f"127.0.0.1:{checked['PORT']}"
 forwarded_allow_ips = os.environ.get("FORWARDED_ALLOW_IPS") or "127.0.0.1,::1"
 threads = 4  # some wait for the database; more threads would wait for each other
 graceful_timeout = 6  # seconds to finish what was accepted: some platforms wait 10

@@ -91,15 +91,15 @@ def test_a_missing_column_is_503_and_init_db_names_it(
     monkeypatch.setattr(caplog.handler, "formatter", LogFormatter())
     app = make_app(DATABASE_URL=empty_database_url)
     db.connect()  # which creates the tables
-    execute(empty_database_url, "ALTER TABLE profile DROP COLUMN phone")
+    execute(empty_database_url, "ALTER TABLE session DROP COLUMN csrfToken")
     response = app.test_client().get("/health")
     assert_unavailable(response)
     request_id = response.headers["X-Request-Id"]
-    line = f" request_id={request_id} database unavailable: .*phone"
+    line = f" request_id={request_id} database unavailable: .*csrfToken"
     assert re.search(line, caplog.text)
     done = app.test_cli_runner().invoke(args=["init-db"])
     assert done.exit_code == 1
-    assert re.match("Error: database-unavailable: .*phone", done.stderr)
+    assert re.match("Error: database-unavailable: .*csrfToken", done.stderr)
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,7 @@ def test_a_query_finds_a_part_of_15_rows(administrator, query, first, end):
         "limit=%2B1",
         f"limit={LARGEST + 1}",
         pytest.param(f"limit={'9' * 5000}", id="5000-digits"),
+        pytest.param(f"limit={'0' * 4999}1", id="5000-padded-digits"),
         "offset=0x1&after=x",
         f"offset={LARGEST + 1}",
         "after=prof_0123456789abcdef",
