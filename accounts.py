@@ -9,7 +9,7 @@ from collections import defaultdict, namedtuple
 from hashlib import sha256
 from secrets import token_hex
 
-from peewee import SQL, IntegrityError
+from peewee import IntegrityError
 
 from config import settings
 from database import db, retry_on_conflict, run_sql
@@ -136,13 +136,11 @@ def find_accounts(email, appid=None):
 
     Each has those ``profiles``, newest first. Raises invalid-appid.
     """
-    scope = {"appid": resolve_appid(appid)}
+    listing = Listing(Profile, {"appid": resolve_appid(appid)}, email)
     matching = defaultdict(list)
-    for profiles in select_all(Listing(Profile, scope), None):
+    for profiles in select_all(listing, None) if email else ():
         for profile in profiles:
-            addresses = profile["contactEmail"], profile["displayEmail"]
-            if email.lower() in [text.lower() for text in addresses if text]:
-                matching[profile["accountid"]].append(profile)
+            matching[profile["accountid"]].append(profile)
     result = accounts_where(Account.accountid.in_(list(matching)))
     for account in result["data"]:
         account["profiles"] = matching[account["accountid"]]
@@ -151,9 +149,12 @@ def find_accounts(email, appid=None):
 
 def accounts_where(condition):
     """Return the accounts that meet a condition, the oldest first."""
-    accounts = Account.select(SQL(Account.SELECT_LIST)).where(condition)
+    accounts = Account.select().where(condition)
     ordered = accounts.order_by(Account.createdAt, Account.accountid)
-    objects = [as_object(Account, row) for row in ordered.tuples()]
+    objects = []
+    for row in ordered.dicts():
+        values = [row.get(name) for name in Account.PROPERTIES]
+        objects.append(as_object(Account, values))
     return {"object": "accounts", "data": objects}
 
 

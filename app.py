@@ -38,12 +38,13 @@ def create_app(overrides=None):
     app.config["PROFILE_SCHEMAS"] = {
         creating: make_schema(
             settings["USER_PROFILE_FIELDS"],
+            settings["OPTIONAL_PROFILE_FIELDS"],
             settings["PROFILE_LENGTHS"],
             creating=creating,
         )
         for creating in (True, False)
     }
-    # One byte more than a body may have: see read_bytes() in blueprints.py.
+    # One byte more than a body may have: see read_bytes() in body.py.
     app.config["MAX_CONTENT_LENGTH"] = settings["MAXIMUM_POST_DATA_LENGTH"] + 1
     app.json.sort_keys = False
     app.json.ensure_ascii = False
@@ -70,6 +71,8 @@ def service_error(error):
     """Return the error as its JSON body, with the header that its status asks for."""
     request.environ["profiles.code"] = error.code
     body = {"object": "error", "message": error.code}
+    if error.errors:
+        body["errors"] = error.errors
     return body, error.status, ERROR_HEADERS.get(error.status, {})
 
 

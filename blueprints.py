@@ -1,28 +1,20 @@
 """One blueprint for each endpoint: HTTP in, one operation, JSON out.
 
-Helpers for listings, the caller and the body are at the end.
+Helpers for listings and the caller are at the end; body.py reads the body.
 """
 
-from io import BytesIO
 from itertools import chain
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import quote, urlencode
 
 import orjson
 from flask import Blueprint, Response, current_app, request
-from werkzeug.datastructures import MultiDict
-from werkzeug.exceptions import RequestEntityTooLarge
-from werkzeug.formparser import FormDataParser
 
 import operations
 from accounts import authenticate, resolve_appid
-from config import settings
+from body import read_body
 from database import is_outage, log_error, redact
-from errors import ServiceError
-from models import Profile, Session, check_tables
+from models import Account, Profile, Session, check_tables
 from validators import is_identifier
-
-URLENCODED = "application/x-www-form-urlencoded"
-MULTIPART = "multipart/form-data"
 
 update_profile = Blueprint("update-profile", __name__)
 
@@ -77,7 +69,49 @@ own_profiles = Blueprint("own-profiles", __name__)
 def own_profiles_endpoint():
     caller = read_caller()
     accountid = request.args.get("accountid")
-    return send_listing(operations.own_listing(caller, accountid, caller.appid))
+    listing = operations.own_listing(Profile, caller, accountid, caller.appid)
+    return send_listing(listing)
+
+
+own_sessions = Blueprint("own-sessions", __name__)
+
+
+@own_sessions.get("/api/user/sessions")
+def own_sessions_endpoint():
+    caller = read_caller()
+    accountid = request.args.get("accountid")
+    listing = operations.own_listing(Session, caller, accountid, caller.appid)
+    return send_listing(listing)
+
+
+set_default_profile = Blueprint("set-default-profile", __name__)
+
+
+@set_default_profile.patch("/api/user/set-default-profile")
+def set_default_profile_endpoint():
+    caller = read_caller()
+    profileid = request.args.get("profileid")
+    return operations.set_default_profile(caller, profileid, appid=caller.appid)
+
+
+delete_profile = Blueprint("delete-profile", __name__)
+
+
+@delete_profile.delete("/api/user/delete-profile")
+def delete_profile_endpoint():
+    caller = read_caller()
+    profileid = request.args.get("profileid")
+    return operations.delete_profile(caller, profileid, appid=caller.appid)
+
+
+end_session = Blueprint("end-session", __name__)
+
+
+@end_session.patch("/api/user/end-session")
+def end_session_endpoint():
+    caller = read_caller()
+    sessionid = request.args.get("sessionid") or caller.sessionid
+    return operations.end_session(caller, sessionid, appid=caller.appid)
 
 
 sessions = Blueprint("sessions", __name__)
@@ -93,7 +127,15 @@ profiles = Blueprint("profiles", __name__)
 
 @profiles.get("/api/administrator/profiles")
 def profiles_endpoint():
-    return send_application_listing(Profile)
+    return send_application_listing(Profile, email=request.args.get("email"))
+
+
+list_accounts = Blueprint("accounts", __name__)
+
+
+@list_accounts.get("/api/administrator/accounts")
+def accounts_endpoint():
+    return send_application_listing(Account)
 
 
 create_account = Blueprint("create-account", __name__)
@@ -155,8 +197,13 @@ BLUEPRINTS = (
     own_account,
     own_profile,
     own_profiles,
+    own_sessions,
+    set_default_profile,
+    delete_profile,
+    end_session,
     sessions,
     profiles,
+    list_accounts,
     create_account,
     create_session,
     end_sessions,
@@ -165,11 +212,13 @@ BLUEPRINTS = (
 )
 
 
-def send_application_listing(model):
+def send_application_listing(model, email=None):
     """Return a response with the listing of an administrator."""
     caller = read_caller()
     accountid = request.args.get("accountid")
-    listing = operations.application_listing(model, caller, caller.appid, accountid)
+    listing = operations.application_listing(
+        model, caller, caller.appid, accountid, email
+    )
     return send_listing(listing)
 
 
@@ -191,7 +240,7 @@ def send_page(objects, next_after):
     response = Response(body, mimetype="application/json")
     if next_after:
         parameters = {}
-        for name in ("accountid", "limit"):
+        for name in ("accountid", "email", "limit"):
             if value := request.args.get(name):
                 parameters[name] = value
         parameters["after"] = next_after
@@ -248,65 +297,3 @@ def read_target(caller):
     if caller.administrator and is_identifier("acct", accountid):
         request.environ["profiles.target"] = accountid
     return accountid
-
-
-def read_body():
-    """Return the body, a form or a JSON object, as a dictionary.
-
-    Without a body the dictionary is empty. Raises invalid-body, unsupported-media-type
-    or Werkzeug's RequestEntityTooLarge.
-    """
-    data = read_bytes()
-    if not data:
-        return {}
-    try:
-        if request.is_json:
-            body = orjson.loads(data)
-        elif request.mimetype in (URLENCODED, MULTIPART):
-            body = parse_form(data)
-        else:
-            raise ServiceError("unsupported-media-type")
-        if not isinstance(body, dict):
-            raise ValueError
-    except ValueError as error:
-        raise ServiceError("invalid-body") from error
-    return body
-
-
-def parse_form(data):
-    """Return the fields of a form, without its files.
-
-    Raises ValueError for a form that is broken or not UTF-8. Flask's request.form would
-    be empty, or would keep the bytes of another encoding as percent escapes.
-    """
-    if request.mimetype == URLENCODED:
-        pairs = parse_qsl(data.decode(), keep_blank_values=True, errors="strict")
-        fields = MultiDict(pairs)
-    else:
-        parser = FormDataParser(lambda *args, **kwargs: BytesIO(), silent=False)
-        _, fields, _ = parser.parse(
-            BytesIO(data), request.mimetype, len(data), request.mimetype_params
-        )
-    form = fields.to_dict()  # the first value of a name counts
-    # Werkzeug replaces multipart bytes that are not UTF-8 with U+FFFD, so it is refused
-    # in every form.
-    if "\ufffd" in "".join(form.values()):
-        raise ValueError
-    return form
-
-
-def read_bytes():
-    """Return the bytes of the body. Raises invalid-body or RequestEntityTooLarge."""
-    try:
-        data = request.get_data()
-    except RequestEntityTooLarge:
-        raise
-    except Exception as error:  # the server's own, for a body that it cannot read
-        raise ServiceError("invalid-body") from error
-    # Flask's own limit is one byte higher (see app.py), because Flask cuts a chunked
-    # body at its limit without an error.
-    if len(data) > settings()["MAXIMUM_POST_DATA_LENGTH"]:
-        raise RequestEntityTooLarge
-    if len(data) < (request.content_length or 0):
-        raise ServiceError("invalid-body")
-    return data

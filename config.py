@@ -55,14 +55,19 @@ def profile_schema(names, *, creating):
     """Return the schema of a profile with these fields, by default as configured."""
     if names is None:
         return settings()["PROFILE_SCHEMAS"][creating]
-    return make_schema(names, settings()["PROFILE_LENGTHS"], creating=creating)
+    return make_schema(names, (), settings()["PROFILE_LENGTHS"], creating=creating)
+
+
+def configured_fields():
+    """Return the required fields and then the optional ones, as they are checked."""
+    return settings()["USER_PROFILE_FIELDS"] + settings()["OPTIONAL_PROFILE_FIELDS"]
 
 
 def example_body():
     """Return a body of the configured fields with allowed values."""
     lengths = settings()["PROFILE_LENGTHS"]
     body = {}
-    for name in settings()["USER_PROFILE_FIELDS"]:
+    for name in configured_fields():
         minimum, maximum = lengths.get(name, (0, None))
         body[name] = PROFILE_FIELDS[name].example.ljust(minimum, ".")[:maximum]
     return body
@@ -88,8 +93,8 @@ def load(variables):
     checked["APPID"] = appid = values.get("APPID", "default")
     if not re.fullmatch(APPID, appid):
         raise SettingError("APPID", appid, f"must match {APPID}")
-    fields = values.get("USER_PROFILE_FIELDS", "contact-email,full-name")
-    checked["USER_PROFILE_FIELDS"] = checked_fields(fields)
+    required, optional = checked_fields(values)
+    checked |= {"USER_PROFILE_FIELDS": required, "OPTIONAL_PROFILE_FIELDS": optional}
     url = values.get("DATABASE_URL", "sqlite:///profiles.db")
     checked["DATABASE_URL"] = parse_database_url(url)
     return checked
@@ -108,11 +113,25 @@ def checked_lengths(numbers):
     return lengths
 
 
-def checked_fields(listed):
+def checked_fields(values):
+    """Return the names of the required fields, and of the optional ones."""
+    listed = values.get("USER_PROFILE_FIELDS", "contact-email,full-name")
+    required = split_names("USER_PROFILE_FIELDS", listed)
+    if "OPTIONAL_PROFILE_FIELDS" not in values:
+        return required, ()
+    value = values["OPTIONAL_PROFILE_FIELDS"]
+    optional = split_names("OPTIONAL_PROFILE_FIELDS", value)
+    if set(required) & set(optional):
+        reason = f"must name no field of USER_PROFILE_FIELDS={listed}"
+        raise SettingError("OPTIONAL_PROFILE_FIELDS", value, reason)
+    return required, optional
+
+
+def split_names(variable, listed):
     names = tuple(name.strip() for name in listed.split(","))
     if len(PROFILE_FIELDS.keys() & names) < len(names):  # one is unknown or repeated
         reason = f"must name each field once, of {', '.join(PROFILE_FIELDS)}"
-        raise SettingError("USER_PROFILE_FIELDS", listed, reason)
+        raise SettingError(variable, listed, reason)
     return names
 
 

@@ -104,6 +104,7 @@ class SQLite(Engine, peewee.SqliteDatabase):
 
     index_hint = ""  # SQLite itself chooses the right index
     row_lock = ""  # a transaction locks the whole database
+    lowered = "unicode_lower({})"  # SQLite's own function knows ASCII alone
 
     def __init__(self, url):
         super().__init__(
@@ -112,6 +113,7 @@ class SQLite(Engine, peewee.SqliteDatabase):
             timeout=0,  # execute_sql() waits instead
             field_types={"ASCII": "TEXT"},
         )
+        self.register_function(lower, "unicode_lower", 1)
         self.write_lock = RLock()  # re-entrant, because a query hook may write, too
 
     def _connect(self):
@@ -153,6 +155,10 @@ class SQLite(Engine, peewee.SqliteDatabase):
             time.sleep(random.uniform(0.00005, 0.0001))
 
 
+def lower(text):
+    return text and text.lower()  # None is a column that is NULL
+
+
 def is_too_old(error):
     """Return whether an open SELECT keeps this connection from writing.
 
@@ -176,6 +182,9 @@ class MySQL(Engine, ReconnectMixin, peewee.MySQLDatabase):
     # instead of 0.3.
     index_hint = "FORCE INDEX ({})"
     row_lock = "FOR UPDATE"  # also reads the row as it is committed
+    # The collation decides how letters are lowered. Bytes are compared, because the
+    # collation would ignore accents and blanks at the end.
+    lowered = "CAST(LOWER({} COLLATE utf8mb4_unicode_520_ci) AS BINARY)"
     # Lower-case fragments of the error message, each below a sample. "(2013, 'Lost
     # connection to MySQL server during query (timed out)')" must not match: the
     # statement may still run.

@@ -22,11 +22,15 @@ HTTP_CODES = {
 
 
 class ServiceError(Exception):
-    """A request that fails: ``str(error)`` is the code, ``error.status`` the status."""
+    """A request that fails: ``str(error)`` is the code, ``error.status`` the status.
 
-    def __init__(self, code, status=None):
+    ``error.errors``: if fields of a profile are wrong, the code of each.
+    """
+
+    def __init__(self, code, status=None, errors=None):
         super().__init__(code)
         self.code = code
+        self.errors = errors or {}
         self.status = status or STATUSES.get(code, 400)
 
 

@@ -41,13 +41,13 @@ def clock_timestamp():
 COMPUTED = {
     "object": "NULL",
     "fields": "NULL",
-    "ended": "endedAt",
+    "ended": "session.endedAt",
 }
 
 
-def select_list(properties):
+def select_list(table, properties):
     """Return what a SELECT reads for as_object(): one value for each property."""
-    return ", ".join(COMPUTED.get(name, name) for name in properties)
+    return ", ".join(COMPUTED.get(name, f"{table}.{name}") for name in properties)
 
 
 class AsciiField(TextField):
@@ -66,7 +66,7 @@ class Account(db.Model):
     PREFIX = "acct"
     PROPERTIES = """accountid object appid administrator profileid createdAt
         updatedAt""".split()
-    SELECT_LIST = select_list(PROPERTIES)
+    SELECT_LIST = select_list(TABLE, PROPERTIES)
 
     accountid = AsciiField(primary_key=True)
     appid = AsciiField()
@@ -91,7 +91,7 @@ class AccountRow(db.Model):
     updatedAt = AsciiField()
 
 
-# A UNIQUE constraint is also an index: select_rows() in rows.py names two of them.
+# A UNIQUE constraint is also an index: rows.py names some of them.
 
 
 class Profile(AccountRow):
@@ -102,7 +102,7 @@ class Profile(AccountRow):
         *[field.property for field in PROFILE_FIELDS.values()],
         *"fields createdAt updatedAt".split(),
     ]
-    SELECT_LIST = select_list(PROPERTIES)
+    SELECT_LIST = select_list(TABLE, PROPERTIES)
 
     profileid = AsciiField()
 
@@ -125,7 +125,7 @@ class Session(AccountRow):
     PREFIX = "sess"
     PROPERTIES = """sessionid object appid accountid duration csrfToken expiresAt
         lastVerifiedAt ended createdAt updatedAt""".split()
-    SELECT_LIST = select_list(PROPERTIES)
+    SELECT_LIST = select_list(TABLE, PROPERTIES)
 
     sessionid = AsciiField()
     tokenHash = AsciiField()

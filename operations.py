@@ -78,11 +78,63 @@ def find_own_profile(caller, profileid, *, appid=None):
 
 
 def find_own_account(caller, accountid, *, appid=None):
-    """Return the caller's own account; its ``profileid`` is the default profile.
+    """Return the caller's own account; its ``profile`` is the default profile, or None.
 
     Raises invalid-accountid, invalid-account or invalid-appid.
     """
-    return get_own(Account, caller, accountid, appid)
+    return rows.with_default_profile(get_own(Account, caller, accountid, appid))
+
+
+@retry_on_conflict
+def set_default_profile(caller, profileid, *, appid=None):
+    """Make a profile of the caller's own account its default; return the account.
+
+    Raises invalid-profileid, invalid-account or invalid-appid.
+    """
+    with locked_own_profile(caller, profileid, appid) as (account, profile):
+        changes = rows.update(Account, caller.accountid, {"profileid": profileid})
+    return account | changes | {"profile": profile}
+
+
+@retry_on_conflict
+def delete_profile(caller, profileid, *, appid=None):
+    """Delete a profile of the caller's own account; return it as it was.
+
+    If it is the account's default, the account has none afterwards. Raises
+    invalid-profileid, invalid-account or invalid-appid.
+    """
+    with locked_own_profile(caller, profileid, appid) as (account, profile):
+        if account["profileid"] == profileid:
+            rows.update(Account, caller.accountid, {"profileid": None})
+        rows.delete(Profile, profileid)
+    return profile
+
+
+@contextmanager
+def locked_own_profile(caller, profileid, appid):
+    """Lock the caller's own account and then its profile, in a transaction.
+
+    Return both as they are committed, since another request may just have deleted the
+    profile. Raises invalid-profileid, invalid-account or invalid-appid.
+    """
+    find_own_profile(caller, profileid, appid=appid)
+    with db.atomic():
+        account = rows.get_object_or_none(Account, caller.accountid, lock=True)
+        profile = rows.get_object(Profile, profileid, lock=True)
+        yield account, profile
+
+
+def end_session(caller, sessionid, *, appid=None):
+    """End a session of the caller's own account, if it has not ended; return it.
+
+    Not for administrators, whose sessions only commands end. Raises invalid-account,
+    invalid-sessionid or invalid-appid.
+    """
+    appid = resolve_appid(appid)
+    if caller.administrator:
+        raise ServiceError("invalid-account")
+    get_own(Session, caller, sessionid, appid)
+    return accounts.end_session(sessionid)
 
 
 def get_own(model, caller, identifier, appid):
@@ -102,8 +154,11 @@ def load_profile(body, names, *, creating):
     try:
         return schema.load({} if body is None else body)
     except ValidationError as error:
-        first, *_ = error.messages_dict.values()  # in the order of the fields
-        raise ServiceError(first[0]) from None
+        # In the order of the fields. If a field fails two checks, the first one counts.
+        errors = {name: codes[0] for name, codes in error.messages_dict.items()}
+        code = next(iter(errors.values()))
+        errors.pop("_schema", None)  # the body is no mapping: invalid-body
+        raise ServiceError(code, errors=errors) from None
 
 
 def identifier_for_key(prefix, key, *scope):
@@ -119,19 +174,29 @@ def identifier_for_key(prefix, key, *scope):
     return f"{prefix}_{digest[:16]}"
 
 
-def list_profiles(caller, *, appid=None, accountid=None, **query):
+def list_profiles(caller, *, appid=None, accountid=None, email=None, **query):
     """Return the application's profiles, newest first, or None if there are none.
 
-    ``query``: all, limit, offset and after, as in the API. Numbers may be strings.
-    Raises administrator-required, invalid-limit, invalid-offset, invalid-after or
+    ``email``: only profiles that have this address, ignoring case. ``query``: all,
+    limit, offset and after, as in the API. Numbers may be strings. Raises
+    administrator-required, invalid-limit, invalid-offset, invalid-after or
     invalid-appid.
     """
-    return read_list(application_listing(Profile, caller, appid, accountid), **query)
+    listing = application_listing(Profile, caller, appid, accountid, email)
+    return read_list(listing, **query)
 
 
 def list_sessions(caller, *, appid=None, accountid=None, **query):
     """Return the application's sessions, as list_profiles returns the profiles."""
     return read_list(application_listing(Session, caller, appid, accountid), **query)
+
+
+def list_accounts(caller, *, appid=None, accountid=None, **query):
+    """Return the application's accounts, ascending by accountid, as list_profiles does.
+
+    Each has ``profile``: its default profile, or None.
+    """
+    return read_list(application_listing(Account, caller, appid, accountid), **query)
 
 
 def list_own_profiles(caller, accountid, *, appid=None, **query):
@@ -140,20 +205,24 @@ def list_own_profiles(caller, accountid, *, appid=None, **query):
     Raises invalid-accountid, invalid-account, invalid-appid, invalid-limit,
     invalid-offset or invalid-after.
     """
-    return read_list(own_listing(caller, accountid, appid), **query)
+    return read_list(own_listing(Profile, caller, accountid, appid), **query)
 
 
-def own_listing(caller, accountid, appid):
-    """Return the Listing of the profiles of the caller's own account.
+def list_own_sessions(caller, accountid, *, appid=None, **query):
+    """Return the sessions of the caller's own account, as list_own_profiles does."""
+    return read_list(own_listing(Session, caller, accountid, appid), **query)
+
+
+def own_listing(model, caller, accountid, appid):
+    """Return the Listing of the rows of the caller's own account.
 
     Raises invalid-accountid, invalid-account or invalid-appid.
     """
-    account = find_own_account(caller, accountid, appid=appid)
-    scope = {"appid": account["appid"], "accountid": accountid}
-    return Listing(Profile, scope)
+    account = get_own(Account, caller, accountid, appid)
+    return Listing(model, {"appid": account["appid"], "accountid": accountid})
 
 
-def application_listing(model, caller, appid, accountid):
+def application_listing(model, caller, appid, accountid, email=None):
     """Return the Listing of an application, optionally of one of its accounts.
 
     Raises administrator-required or invalid-appid.
@@ -162,7 +231,7 @@ def application_listing(model, caller, appid, accountid):
     if accountid:
         # No row has an empty one. MySQL cannot compare some strings with ASCII columns.
         scope["accountid"] = accountid if is_identifier("acct", accountid) else ""
-    return Listing(model, scope)
+    return Listing(model, scope, email)
 
 
 def read_list(listing, *, all=None, limit=None, offset=None, after=None):
@@ -205,14 +274,15 @@ def parse_number(name, value, default, *, minimum=0, maximum=MAX_INT64):
 
 
 def create_account(caller, *, appid=None, idempotency_key=None):
-    """Store a new ordinary account and return it.
+    """Store a new ordinary account and return it, as find_own_account does.
 
     ``idempotency_key`` as in create_profile. Raises administrator-required,
     invalid-appid or invalid-idempotency-key.
     """
     appid = require_administrator(caller, appid)
     accountid = identifier_for_key("acct", idempotency_key, appid)
-    return accounts.create_account(appid, accountid=accountid)
+    account = accounts.create_account(appid, accountid=accountid)
+    return rows.with_default_profile(account)
 
 
 @retry_on_conflict

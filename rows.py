@@ -11,11 +11,12 @@ from peewee import IntegrityError
 
 from database import db, retry_on_conflict, run_sql, run_sql_with_hint
 from errors import ServiceError
-from models import Account, Session, as_object, now, timestamp
+from models import Account, Profile, Session, as_object, now, timestamp
 from validators import MAX_INT64, is_identifier
 
 # ``scope``: columns and their values, which the listed rows and the row ``after`` have.
-Listing = namedtuple("Listing", "model scope")
+# ``email``: an address that the listed profiles have, ignoring case, or None.
+Listing = namedtuple("Listing", "model scope email", defaults=[None])
 
 
 def get_object(model, identifier, appid=None, *, lock=False):
@@ -54,6 +55,21 @@ def update(model, identifier, changes):
     if not run_sql(sql, *changes.values(), identifier).rowcount:
         raise ServiceError(f"invalid-{model.TABLE}id", 404)
     return changes
+
+
+def delete(model, identifier):
+    """Delete the row with this identifier."""
+    model.delete().where(getattr(model, f"{model.TABLE}id") == identifier).execute()
+
+
+def with_default_profile(account):
+    """Return the account with ``profile``: its default profile, or None.
+
+    If that was deleted since the account was read, ``profileid`` is None, too.
+    """
+    profile = get_object_or_none(Profile, account["profileid"])
+    profileid = profile and profile["profileid"]
+    return account | {"profileid": profileid, "profile": profile}
 
 
 def lock_account(accountid, appid=None):
@@ -127,53 +143,86 @@ def new_row(model, values):
 
 
 def select_page(listing, limit, offset, after):
-    """Return objects, newest first, and the identifier that the next page comes after.
+    """Return objects in order, and the identifier that the next page comes after.
 
-    On the last page, and if the limit is 0, the identifier is None. Raises
-    invalid-after.
+    Accounts ascend by accountid; profiles and sessions are newest first. On the last
+    page, and if the limit is 0, the identifier is None. Raises invalid-after.
     """
     # One row more tells whether a page follows.
     limit_plus_one = min(limit + 1, MAX_INT64)
-    before_id = cursor_id(listing, after)
-    rows = select_rows(listing, before_id, limit_plus_one, offset)
-    objects = [as_object(listing.model, row) for row in rows[:limit]]
+    position = find_position(listing, after)
+    rows = select_rows(listing, position, limit_plus_one, offset)
+    objects = [listed_object(listing.model, row) for row in rows[:limit]]
     if limit and len(rows) > limit:
         return objects, objects[-1][f"{listing.model.TABLE}id"]
     return objects, None
 
 
 def select_all(listing, after):
-    """Yield all objects, newest first, as lists of up to 100. Raises invalid-after."""
-    before_id = cursor_id(listing, after)
-    while rows := select_rows(listing, before_id, 100, 0):
-        yield [as_object(listing.model, row) for row in rows]
-        before_id = rows[-1][-1]  # the id of the last row
+    """Yield all objects in order, as lists of up to 100. Raises invalid-after."""
+    position = find_position(listing, after)
+    while rows := select_rows(listing, position, 100, 0):
+        yield [listed_object(listing.model, row) for row in rows]
+        position = rows[-1][-1]
 
 
-def select_rows(listing, before_id, limit, offset):
-    """Return rows with smaller ids, newest first: their SELECT_LIST, then the id."""
-    model, scope = listing
+def select_rows(listing, position, limit, offset):
+    """Return the rows behind a position: what listed_object() takes, and the position.
+
+    The position is the id of a row, or an accountid.
+    """
+    model, scope, email = listing
+    condition = " AND ".join(f"{model.TABLE}.{name} = ?" for name in scope)
+    values = [*scope.values()]
+    if model is Account:
+        return select_accounts(condition, *values, position, limit, offset)
     index = f"{model.TABLE}_appid_id"
     if "accountid" in scope:
         index = f"{model.TABLE}_appid_accountid_id"
-    condition = " AND ".join(f"{name} = ?" for name in scope)
+    if email:
+        parts = [
+            db.lowered.format(text) for text in ("?", "contactEmail", "displayEmail")
+        ]
+        condition += " AND {} IN ({}, {})".format(*parts)
+        values.append(email)
     sql = f"""SELECT {model.SELECT_LIST}, id
         FROM {model.TABLE} {db.index_hint.format(index)}
         WHERE {condition} AND id < ? ORDER BY id DESC LIMIT ? OFFSET ?"""
-    return run_sql(sql, *scope.values(), before_id, limit, offset).fetchall()
+    return run_sql(sql, *values, position, limit, offset).fetchall()
 
 
-def cursor_id(listing, after):
-    """Return the id of the cursor row, or MAX_INT64 if there is none.
+def select_accounts(condition, *values):
+    """Return accounts with greater accountids, each with its default profile."""
+    sql = f"""SELECT {Account.SELECT_LIST}, {Profile.SELECT_LIST}, account.accountid
+        FROM account {{hint}} LEFT JOIN profile ON profile.profileid = account.profileid
+        WHERE {condition} AND account.accountid > ?
+        ORDER BY account.accountid LIMIT ? OFFSET ?"""
+    return run_sql_with_hint(sql, "account_appid_accountid", *values).fetchall()
+
+
+def listed_object(model, row):
+    """Return the object of a row of select_rows(). An account has its ``profile``."""
+    listed = as_object(model, row)
+    if model is Account:
+        values = row[len(Account.PROPERTIES) :]
+        has_profile = listed["profileid"] and values[0]
+        listed["profile"] = as_object(Profile, values) if has_profile else None
+    return listed
+
+
+def find_position(listing, after):
+    """Return the position of the row ``after``, or where a listing begins.
 
     Raises invalid-after.
     """
+    model, scope, _ = listing
     if not after:
-        return MAX_INT64
-    model, scope = listing
+        return "" if model is Account else MAX_INT64
     if is_identifier(model.PREFIX, after):
+        column = "accountid" if model is Account else "id"
         condition = " AND ".join(f"{name} = ?" for name in scope)
-        sql = f"SELECT id FROM {model.TABLE} WHERE {model.TABLE}id = ? AND {condition}"
+        sql = f"""SELECT {column} FROM {model.TABLE}
+            WHERE {model.TABLE}id = ? AND {condition}"""
         row = run_sql(sql, after, *scope.values()).fetchone()
         if row:
             return row[0]

@@ -145,18 +145,19 @@ class Date(Text):
     convert = staticmethod(parse_date)
 
 
-def make_schema(names, lengths, *, creating):
-    """Return the schema of these fields; its messages are the codes.
+def make_schema(names, optional, lengths, *, creating):
+    """Return the schema of the required and the optional fields.
 
-    ``lengths``: for each field whose rule is "name", its minimum and maximum number of
-    characters. Raises ServiceError for an unknown field.
+    Its messages are the codes. ``lengths``: for each field whose rule is "name", its
+    minimum and maximum number of characters. Raises ServiceError for an unknown field.
     """
     schema = {}
-    for name in names:
+    for name in (*names, *optional):
         if name not in PROFILE_FIELDS:
             raise ServiceError(f"invalid-{name}")
-        field = text_field(name, lengths.get(name), creating=creating)
-        schema[PROFILE_FIELDS[name].property] = field
+        schema[PROFILE_FIELDS[name].property] = text_field(
+            name, lengths.get(name), required=name not in optional, creating=creating
+        )
     if creating:
         schema["default"] = fields.Raw(allow_none=True, metadata={"type": "boolean"})
     return Body.from_dict(schema)()
@@ -172,11 +173,16 @@ def field_codes(names):
     return codes
 
 
-def text_field(name, bounds, *, creating):
+def null_if_empty(value):
+    return None if value == "" else value
+
+
+def text_field(name, bounds, *, required, creating):
     """Return the marshmallow field of an input field; its messages are the codes.
 
-    In an update, an e-mail address is any string whose first "@" is not its first
-    character. Creating a profile requires a valid address.
+    An optional field can also be null; an empty string counts as null. In an update, an
+    e-mail address is any string whose first "@" is not its first character. Creating a
+    profile requires a valid address.
     """
     code = f"invalid-{name}"
     rule = PROFILE_FIELDS[name].rule
@@ -189,7 +195,9 @@ def text_field(name, bounds, *, creating):
         checks.append(Address(code))
     text_class = Date if rule == "date" else Text
     return text_class(
-        required=True,
+        required=required,
+        allow_none=not required,
+        pre_load=null_if_empty,
         data_key=name,
         validate=checks,
         error_messages=dict.fromkeys(("required", "null", "invalid"), code),

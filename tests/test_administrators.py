@@ -48,6 +48,7 @@ def test_a_new_account_is_an_ordinary_one_of_the_application(administrator):
         "profileid": None,
         "createdAt": account["createdAt"],
         "updatedAt": account["createdAt"],
+        "profile": None,
     }
 
 

@@ -234,8 +234,14 @@ def test_find_accounts_shows_the_profiles_that_hold_the_address(flask, user):
     """Whole, newest first; the account's other profiles are not shown."""
     made = [user.create(named(name)).json for name in ("Ada", "Eve", "ADA")]
     account = find_own_account(user.caller, user.accountid)
+    del account["profile"]
     (found,) = flask("find-accounts", "ada@example.com")["data"]
     assert found == account | {"profiles": [made[2], made[0]]}
+
+
+def test_find_accounts_of_no_address(flask, user):
+    user.create(named("Ada"))
+    assert flask("find-accounts", "")["data"] == []
 
 
 @pytest.mark.parametrize("appid", ["default", "Shop"])

@@ -20,6 +20,11 @@ TIGHT = {
     "MAXIMUM_PROFILE_FULL_NAME_LENGTH": 100,
     "MAXIMUM_PROFILE_DISPLAY_NAME_LENGTH": 1,
 }
+# What a request changes: the default profile, or whether a session has ended.
+AS_IN_EXAMPLE = {
+    "account": {"profileid": None, "profile": None},
+    "session": {"ended": False},
+}
 EXAMPLE = f"paths {CREATE} post requestBody content application/json example"
 
 
@@ -99,6 +104,7 @@ def test_an_operation_answers_its_callers_alone_as_described(make_app, path):
     answer.pop("token", None)  # beside what a session has
     schema = described(app, f"components schemas {answer['object'].title()}")
     assert list(schema["properties"]) == schema["required"] == list(answer)
+    answer |= AS_IN_EXAMPLE.get(answer["object"], {})
     assert shape(schema.get("example", answer)) == shape(answer)
 
 
@@ -115,6 +121,7 @@ def test_its_errors_are_those_of_the_service_each_with_an_example(app):
     others = {
         "invalid-accountid": 404,
         "invalid-profileid": 404,
+        "invalid-sessionid": 404,
         "invalid-body": 400,
         "bad-request": 400,
     }

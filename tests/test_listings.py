@@ -1,20 +1,32 @@
-"""The two listings: their queries, links, walks, long answers and plans."""
+"""The administrators' listings: their queries, links, walks, long answers and plans."""
 
 import re
 import time
 from functools import partial
+from secrets import token_hex
 from types import SimpleNamespace
 
 import pytest
 from peewee import DataError, OperationalError
-from service import PROFILES, assert_error, at_once, fill, named, new_row
+from service import (
+    PROFILES,
+    assert_error,
+    at_once,
+    execute,
+    fill,
+    named,
+    new_row,
+    on_mysql,
+    sign_in,
+)
 from werkzeug.test import create_environ
 
 from database import db
 from errors import ServiceError
-from models import Profile, Session
-from operations import list_profiles
+from models import Account, Profile, Session
+from operations import delete_account, list_accounts, list_profiles
 
+ACCOUNTS = "/api/administrator/accounts"
 LARGEST = 2**63 - 1
 both = pytest.mark.parametrize(
     ("model", "name"), [(Profile, "profile"), (Session, "session")]
@@ -94,8 +106,9 @@ def test_an_argument_that_is_refused_in_this_process(app, name, value):
         list_profiles(caller, appid="elsewhere", **{name: value})
 
 
-@both
-def test_a_listing_ends_with_its_application(administrator, user, model, name):
+@pytest.mark.parametrize("name", ["profile", "session", "account"])
+def test_a_listing_ends_with_its_application(administrator, user, name):
+    model = Session if name == "session" else Profile
     (row,) = fill(model, "elsewhere", 1)
     path = f"/api/administrator/{name}s"
     own = fill(model, administrator.appid, 1)[0]["accountid"]
@@ -106,6 +119,166 @@ def test_a_listing_ends_with_its_application(administrator, user, model, name):
     after = row[f"{name}id"]
     assert_error(administrator.get(f"{path}?after={after}"), 400, "invalid-after")
     assert_error(user.get(f"{path}?limit=x"), 403, "administrator-required")
+
+
+@both
+def test_after_is_a_row_of_the_account_that_is_listed(administrator, model, name):
+    path = f"/api/administrator/{name}s"
+    (own,) = fill(model, administrator.appid, 1)
+    (other,) = fill(model, administrator.appid, 1)
+    for row, status in ((own, 200), (other, 400)):
+        query = f"accountid={own['accountid']}&after={row[f'{name}id']}"
+        assert administrator.get(f"{path}?{query}").status_code == status
+        assert administrator.get(f"{path}?{query}&all=1").status_code == status
+
+
+@pytest.fixture
+def accounts(administrator):
+    """Seven, as they are listed. Three have a default profile."""
+    for number in range(6):
+        user = sign_in(administrator.application)
+        user.create(named("other"))
+        if number % 2:
+            user.create(named("default", default="true"))
+    listed = administrator.get(f"{ACCOUNTS}?all=1").json
+    assert len(listed) == 7
+    return listed
+
+
+def test_the_accounts_have_their_default_profiles(administrator, accounts):
+    """They ascend by their ids. One account is listed as GET /api/user/account does."""
+    ids = [account["accountid"] for account in accounts]
+    assert ids == sorted(ids)
+    found = [
+        account["profile"]["fullName"] for account in accounts if account["profile"]
+    ]
+    assert found == ["default"] * 3
+    own = f"?accountid={administrator.accountid}"
+    shown = administrator.get(f"/api/user/account{own}").json
+    assert administrator.get(ACCOUNTS + own).json == [shown]
+    caller = administrator.caller
+    assert list_accounts(caller, accountid=administrator.accountid) == [shown]
+
+
+@pytest.mark.parametrize(
+    ("query", "first", "end"),
+    [
+        ("", 0, 5),
+        ("limit=2", 0, 2),
+        ("limit=2&offset=1", 1, 3),
+        ("limit=0", 0, 0),
+        ("after={2}&limit=1&offset=1", 4, 5),
+        ("after={2}&all=1", 3, 7),
+        ("after={6}", 0, 0),
+        (f"limit={LARGEST}&offset={LARGEST}", 0, 0),
+    ],
+)
+def test_a_query_finds_a_part_of_seven_accounts(
+    administrator, accounts, query, first, end
+):
+    administrator.application.config["PAGE_SIZE"] = 5
+    ids = [account["accountid"] for account in accounts]
+    response = administrator.get(f"{ACCOUNTS}?{query.format(*ids)}")
+    assert response.json == (accounts[first:end] or None)
+    assert ("Link" in response.headers) == (end not in (0, 7))
+
+
+def test_a_page_of_accounts_is_one_statement(administrator, accounts):
+    statements = []
+    db.query_hooks.append(statements.append)
+    administrator.get(f"{ACCOUNTS}?limit=3")
+    assert len(statements) == 2  # the first finds the caller
+
+
+def test_a_walk_of_accounts_beside_deletions(administrator, accounts):
+    """It shows each account that is still there, once."""
+    pages = walk(administrator, f"{ACCOUNTS}?limit=2")
+    seen = next(pages)
+    gone = [account for account in accounts[2:] if not account["administrator"]][1]
+    delete_account(administrator.caller, gone["accountid"])
+    for page in pages:
+        seen += page
+    assert seen == [account for account in accounts if account != gone]
+
+
+@on_mysql
+def test_accounts_of_a_table_without_the_index(empty_database_url, make_app):
+    """1.x created such tables."""
+    administrator = sign_in(
+        make_app(DATABASE_URL=empty_database_url), administrator=True
+    )
+    listed = administrator.get(ACCOUNTS).json
+    db.close()
+    for change in (
+        "ALTER TABLE profile DROP FOREIGN KEY profile_ibfk_1",
+        "ALTER TABLE session DROP FOREIGN KEY session_ibfk_1",
+        "ALTER TABLE account DROP INDEX account_appid_accountid",
+    ):
+        execute(empty_database_url, change)
+    assert administrator.get(ACCOUNTS).json == listed
+
+
+ADDRESSES = [
+    "ada@example.com",
+    "Ada@Example.com",
+    "JOSÉ@example.com",
+    "jose@example.com",
+    "λαμδα@example.com",
+    "ИВАН@example.com",
+    "straße@example.com",
+    "strasse@example.com",
+    "blank@example.com ",
+    "blank@example.com",
+]
+
+
+@pytest.mark.parametrize(
+    ("email", "found"),
+    [
+        ("ADA@example.COM", ["ada@example.com", "Ada@Example.com"]),
+        ("josé@example.com", ["JOSÉ@example.com"]),
+        ("ΛΑΜΔΑ@example.com", ["λαμδα@example.com"]),
+        ("иван@example.com", ["ИВАН@example.com"]),
+        ("straße@example.com", ["straße@example.com"]),
+        ("blank@example.com ", ["blank@example.com "]),
+        ("%@example.com", []),
+        ("nobody@example.com", []),
+    ],
+    ids=ascii,
+)
+@pytest.mark.parametrize("column", ["contactEmail", "displayEmail"])
+def test_profiles_by_email(administrator, column, email, found):
+    """Accents, the letter ß and blanks at the end count."""
+    rows = fill(Profile, administrator.appid, len(ADDRESSES))
+    for row, address in zip(rows, ADDRESSES, strict=True):
+        changed = Profile.update({column: address})
+        changed.where(Profile.profileid == row["profileid"]).execute()
+    response = administrator.get(PROFILES, query_string={"email": email})
+    assert [row[column] for row in response.json or []] == found
+    listed = list_profiles(administrator.caller, email=email)
+    assert listed == response.json
+
+
+def test_an_address_finds_itself_with_the_rest_of_the_query(administrator):
+    """The cursor need not have the address, which may change during a walk."""
+    rows = fill(Profile, administrator.appid, 4)
+    of_application = Profile.appid == administrator.appid
+    Profile.update(displayEmail="ẞΣİ+x@example.com").where(of_application).execute()
+    email = "&email=%E1%BA%9E%CE%A3%C4%B0%2Bx%40example.com"
+    accountid = rows[0]["accountid"]
+    response = administrator.get(f"{PROFILES}?accountid={accountid}{email}&limit=2")
+    ids = [row["profileid"] for row in response.json]
+    assert ids == [row["profileid"] for row in rows[:2]]
+    link = f"{PROFILES}?accountid={accountid}{email}&limit=2&after={ids[1]}"
+    assert response.headers["Link"] == f'<{link}>; rel="next"'
+    changed = Profile.update(displayEmail=None)
+    changed.where(Profile.profileid == ids[1]).execute()
+    following = administrator.get(link).json
+    assert [row["profileid"] for row in following] == [
+        row["profileid"] for row in rows[2:]
+    ]
+    assert len(administrator.get(f"{PROFILES}?all=1{email}").json) == 3
+    assert len(administrator.get(f"{PROFILES}?email=").json) == 4
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
@@ -209,8 +382,11 @@ def test_all_whose_rows_cannot_be_read(administrator, error, status, code, caplo
     assert_error(administrator.get(f"{PROFILES}?all=1"), status, code)
 
 
-def rows_read(database_url, send):
-    """How many rows the database reads, the newest first, while something is sent."""
+def rows_read(database_url, send, direction="prev"):
+    """How many rows the database reads while something is sent.
+
+    MySQL reads "prev" for the newest first, and "next" for accounts.
+    """
     if database_url.startswith("sqlite"):
         calls = []
         connection = db.connection()
@@ -218,7 +394,7 @@ def rows_read(database_url, send):
         send()
         connection.set_progress_handler(None, 30)
         return len(calls)
-    status = "SHOW SESSION STATUS LIKE 'Handler_read_prev'"
+    status = f"SHOW SESSION STATUS LIKE 'Handler_read_{direction}'"
     ((_, before),) = db.execute_sql(status)
     send()
     ((_, after),) = db.execute_sql(status)
@@ -240,3 +416,17 @@ def test_a_page_in_the_middle_reads_few_rows(
     send = partial(administrator.get, f"/api/administrator/{name}s?{query}")
     assert len(send().json) == 15
     assert 10 <= rows_read(database_url, send) < 100
+
+
+def test_a_page_of_accounts_in_the_middle_reads_few_rows(administrator, database_url):
+    """Between its rows are accounts of another application, and 200 are before it."""
+    appid = administrator.appid
+    for number in range(400):
+        owner = "elsewhere" if number % 2 else appid
+        accountid = f"acct_{number:08}{token_hex(4)}"
+        Account.insert(new_row(Account, 1, owner, accountid)).execute()
+        if number == 300:
+            after = accountid
+    send = partial(administrator.get, f"{ACCOUNTS}?limit=15&after={after}")
+    assert len(send().json) == 15
+    assert rows_read(database_url, send, "next") < 100

@@ -1,23 +1,36 @@
-"""What a user reads: the own account, its profiles, one of them."""
+"""A user's own: the account and its default, the profiles, the sessions."""
 
+import time
+from concurrent.futures import wait
+from contextvars import copy_context
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from service import assert_error, at_once, fill, named, sign_in
+from service import Threads, assert_error, at_once, fill, named, sign_in
 
+from accounts import create_session
+from database import db
 from errors import ServiceError
 from models import Profile
 from operations import (
     delete_account,
+    delete_profile,
+    end_session,
     find_own_account,
     find_own_profile,
     list_own_profiles,
+    list_own_sessions,
+    set_default_profile,
 )
 
 ACCOUNT = "/api/user/account"
 PROFILE = "/api/user/profile"
 PROFILES = "/api/user/profiles"
+SESSIONS = "/api/user/sessions"
+DEFAULT = "/api/user/set-default-profile"
+DELETION = "/api/user/delete-profile"
+END = "/api/user/end-session"
 UNKNOWN = "acct_0123456789abcdef"
 
 
@@ -35,10 +48,12 @@ def own(path, client):
 def test_the_account_shows_its_default_profile(reader):
     account = reader.get(own(ACCOUNT, reader))
     assert account.status_code == 200
-    assert account.json["profileid"] is None
+    assert (account.json["profileid"], account.json["profile"]) == (None, None)
     made = reader.create(named("a", default="true")).json
     account = reader.get(own(ACCOUNT, reader)).json
     assert account["profileid"] == made["profileid"]
+    assert [*account][-1] == "profile"
+    assert account["profile"] == made
     assert account == find_own_account(reader.caller, reader.accountid)
     shown = reader.get(f"{PROFILE}?profileid={account['profileid']}")
     assert shown.status_code == 200
@@ -81,7 +96,176 @@ def test_a_cursor_is_a_row_of_this_listing(user, administrator):
             assert_error(response, 400, "invalid-after")
 
 
-@pytest.mark.parametrize("path", [ACCOUNT, PROFILES])
+def test_set_default_profile(reader):
+    """Chosen again, it moves updatedAt again."""
+    first = reader.create(named("a", default="true")).json
+    chosen = reader.create(named("b")).json
+    account = reader.get(own(ACCOUNT, reader)).json
+    for _ in range(2):
+        before = account["updatedAt"]
+        time.sleep(0.002)  # timestamps are to the millisecond
+        response = reader.patch(f"{DEFAULT}?profileid={chosen['profileid']}")
+        assert response.status_code == 200
+        account = reader.get(own(ACCOUNT, reader)).json
+        assert response.json == account
+        assert account["updatedAt"] > before
+        assert account["profile"] == chosen
+    in_process = set_default_profile(reader.caller, first["profileid"])
+    assert in_process == find_own_account(reader.caller, reader.accountid)
+    assert in_process["profile"] == first
+
+
+def test_delete_profile(reader):
+    """The account is changed if this is its default profile, and only then."""
+    default, other, last = [
+        reader.create(named(name, default="true" if name == "a" else "")).json
+        for name in "abc"
+    ]
+    account = find_own_account(reader.caller, reader.accountid)
+    time.sleep(0.002)  # timestamps are to the millisecond
+    response = reader.delete(f"{DELETION}?profileid={other['profileid']}")
+    assert (response.status_code, response.json) == (200, other)
+    assert find_own_account(reader.caller, reader.accountid) == account
+    response = reader.delete(f"{DELETION}?profileid={default['profileid']}")
+    assert (response.status_code, response.json) == (200, default)
+    emptied = find_own_account(reader.caller, reader.accountid)
+    assert emptied["updatedAt"] > account["updatedAt"]
+    changes = {"profileid": None, "profile": None, "updatedAt": emptied["updatedAt"]}
+    assert emptied == account | changes
+    assert delete_profile(reader.caller, last["profileid"]) == last
+    assert list_own_profiles(reader.caller, reader.accountid) is None
+    again = reader.delete(f"{DELETION}?profileid={default['profileid']}")
+    assert_error(again, 404, "invalid-profileid")
+
+
+def test_a_create_with_its_key_after_a_delete_profile_creates_anew(user):
+    key = {"Idempotency-Key": "first"}
+    first = user.create(named("a"), headers=key).json
+    delete_profile(user.caller, first["profileid"])
+    again = user.create(named("b"), headers=key).json
+    assert again["profileid"] == first["profileid"]
+    assert again["fullName"] == "b"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(set_default_profile, delete_profile), (delete_profile, set_default_profile)],
+)
+def test_a_choice_beside_a_deletion_that_is_not_committed(
+    user, isolation, first, second
+):
+    """A default profile that is gone never stays."""
+    profileid = user.create(named("a")).json["profileid"]
+    call = partial(copy_context().run, second, user.caller, profileid)
+    with Threads(1) as pool:
+        with db.atomic():
+            first(user.caller, profileid)
+            later = pool.submit(call)
+            assert wait([later], 0.2).not_done
+        if first is delete_profile:
+            with pytest.raises(ServiceError, match="^invalid-profileid$"):
+                later.result()
+    assert wait([later]).done
+    assert find_own_account(user.caller, user.accountid)["profileid"] is None
+
+
+@pytest.mark.parametrize("operation", [set_default_profile, delete_profile])
+def test_a_transaction_that_has_read_sees_a_delete_profile(user, operation):
+    """On SQLite no other connection commits meanwhile."""
+    profileid = user.create(named("a")).json["profileid"]
+    delete = partial(delete_profile, user.caller, profileid)
+    with pytest.raises(ServiceError, match="^invalid-profileid$"), db.atomic():
+        find_own_profile(user.caller, profileid)
+        if db.row_lock:
+            at_once(partial(copy_context().run, delete))
+        else:
+            delete()
+        operation(user.caller, profileid)
+
+
+def test_a_profile_is_chosen_and_deleted_by_eight_at_once(user, isolation):
+    for _ in range(5):
+        profileid = user.create(named("a")).json["profileid"]
+        choose = partial(user.patch, f"{DEFAULT}?profileid={profileid}")
+        delete = partial(user.delete, f"{DELETION}?profileid={profileid}")
+        responses = at_once(*[choose, delete] * 4)
+        statuses = [response.status_code for response in responses[1::2]]
+        assert sorted(statuses) == [200, 404, 404, 404]
+        assert {response.status_code for response in responses} <= {200, 404}
+        account = find_own_account(user.caller, user.accountid)
+        assert (account["profileid"], account["profile"]) == (None, None)
+
+
+def test_the_own_sessions_are_listed(reader):
+    """Newest first, as /api/user/profiles lists profiles."""
+    sign_in(reader.application)
+    other = create_session(reader.accountid, 60)
+    del other["token"]
+    path = own(SESSIONS, reader)
+    newest = reader.get(f"{path}&limit=1")
+    assert newest.json == [other]
+    following = f"{path}&limit=1&after={other['sessionid']}"
+    assert newest.headers["Link"] == f'<{following}>; rel="next"'
+    found = [other, reader.get(following).json[0]]
+    assert found[1]["sessionid"] == reader.session["sessionid"]
+    assert list_own_sessions(reader.caller, reader.accountid) == found
+
+
+def test_end_session(user):
+    """One of the account's own; ended again, it is as it was."""
+    session = create_session(user.accountid, 60)
+    del session["token"]
+    time.sleep(0.002)  # timestamps are to the millisecond
+    path = f"{END}?sessionid={session['sessionid']}"
+    ended = user.patch(path)
+    assert ended.status_code == 200
+    changes = {"ended": True, "updatedAt": ended.json["updatedAt"]}
+    assert ended.json == session | changes
+    assert ended.json["updatedAt"] > session["updatedAt"]
+    assert user.patch(path).json == ended.json
+    again = end_session(user.caller, session["sessionid"])
+    assert again == ended.json
+
+
+@pytest.mark.parametrize("query", ["", "?sessionid="])
+def test_end_session_of_the_token_that_is_sent(user, query):
+    ended = user.patch(END + query)
+    assert ended.status_code == 200
+    assert ended.json["sessionid"] == user.session["sessionid"]
+    assert ended.json["ended"] is True
+    assert_error(user.patch(END + query), 401, "sign-in-required")
+
+
+def test_end_session_by_eight_at_once(user):
+    sessionid = create_session(user.accountid, 60)["sessionid"]
+    calls = [partial(user.patch, f"{END}?sessionid={sessionid}")] * 8
+    (ended,) = {response.text for response in at_once(*calls)}
+    assert '"ended":true' in ended
+
+
+def test_end_session_ends_no_session_of_another(app, user, administrator):
+    others = sign_in(app), sign_in(app, appid="elsewhere")
+    for sessionid, status, code in (
+        ("sess_0123456789abcdef", 404, "invalid-sessionid"),
+        (user.session["sessionid"].upper(), 404, "invalid-sessionid"),
+        (others[1].session["sessionid"], 404, "invalid-sessionid"),
+        (others[0].session["sessionid"], 403, "invalid-account"),
+    ):
+        assert_error(user.patch(f"{END}?sessionid={sessionid}"), status, code)
+    for query in ("", f"?sessionid={administrator.session['sessionid']}"):
+        assert_error(administrator.patch(END + query), 403, "invalid-account")
+    for client in (user, administrator, *others):
+        assert client.get(own(ACCOUNT, client)).status_code == 200
+
+
+@pytest.mark.parametrize("sessionid", [None, ""])
+def test_end_session_needs_a_sessionid_in_this_process(user, sessionid):
+    with pytest.raises(ServiceError, match="^invalid-sessionid$") as caught:
+        end_session(user.caller, sessionid)
+    assert caught.value.status == 400
+
+
+@pytest.mark.parametrize("path", [ACCOUNT, PROFILES, SESSIONS])
 def test_the_account_is_checked_before_the_query(app, user, administrator, path):
     """Missing, unknown, of another application, another's."""
     elsewhere = sign_in(app, appid="elsewhere")
@@ -95,29 +279,47 @@ def test_the_account_is_checked_before_the_query(app, user, administrator, path)
         assert_error(get(query_string=query), 403, "invalid-account")
 
 
-def test_the_profile_is_checked(app, user, administrator):
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", PROFILE), ("PATCH", DEFAULT), ("DELETE", DELETION)]
+)
+def test_the_profile_is_checked(app, user, administrator, method, path):
     """Missing, unknown, of another application, another's."""
     elsewhere = sign_in(app, appid="elsewhere").create(named("a")).json["profileid"]
-    assert_error(user.get(PROFILE), 400, "invalid-profileid")
-    for profileid in ("prof_0123456789abcdef", elsewhere):
-        path = f"{PROFILE}?profileid={profileid}"
-        assert_error(user.get(path), 404, "invalid-profileid")
-    profileid = user.create(named("a")).json["profileid"]
-    path = f"{PROFILE}?profileid={profileid}"
-    assert_error(administrator.get(path), 403, "invalid-account")
+    profile = user.create(named("a", default="true")).json
+    send = partial(user.open, path, method=method)
+    assert_error(send(), 400, "invalid-profileid")
+    upper = profile["profileid"].upper()
+    for profileid in ("prof_0123456789abcdef", elsewhere, upper):
+        query = {"profileid": profileid}
+        assert_error(send(query_string=query), 404, "invalid-profileid")
+    query = {"profileid": profile["profileid"]}
+    response = administrator.open(path, method=method, query_string=query)
+    assert_error(response, 403, "invalid-account")
+    assert find_own_account(user.caller, user.accountid)["profile"] == profile
 
 
-@pytest.mark.parametrize("path", [ACCOUNT, PROFILE, PROFILES])
-def test_the_session_is_checked_first(app, client, user, path):
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", ACCOUNT),
+        ("GET", PROFILE),
+        ("GET", PROFILES),
+        ("GET", SESSIONS),
+        ("PATCH", DEFAULT),
+        ("DELETE", DELETION),
+        ("PATCH", END),
+    ],
+)
+def test_the_session_is_checked_first(app, client, user, method, path):
     """A token of another application does not count, with or without its name."""
     elsewhere = sign_in(app, appid="elsewhere")
-    assert_error(client.get(path), 401, "sign-in-required")
-    assert_error(
-        user.get(path, headers={"X-Appid": "elsewhere"}), 401, "sign-in-required"
-    )
-    assert_error(
-        elsewhere.get(path, headers={"X-Appid": user.appid}), 401, "sign-in-required"
-    )
+    for caller, headers in (
+        (client, {}),
+        (user, {"X-Appid": "elsewhere"}),
+        (elsewhere, {"X-Appid": user.appid}),
+    ):
+        response = caller.open(path, method=method, headers=headers)
+        assert_error(response, 401, "sign-in-required")
     assert_error(user.post(path), 405, "method-not-allowed")
 
 

@@ -65,7 +65,7 @@ def test_settings():
         defaults |= dict.fromkeys(names.split("`, `"), default)
     settings = load({})
     assert defaults.keys() == settings.keys() - {"PROFILE_LENGTHS"}
-    defaults["WEB_CONCURRENCY"] = ""
+    defaults |= {"WEB_CONCURRENCY": "", "OPTIONAL_PROFILE_FIELDS": ""}
     assert load(defaults) == settings
 
 

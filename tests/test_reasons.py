@@ -156,5 +156,9 @@ def test_a_defect_of_sqlite_is_the_name_of_its_code():
     assert describe_error(error) == "SQLITE_CONSTRAINT_UNIQUE"
 
 
+def test_an_outage_without_a_text():
+    assert describe_error(peewee.OperationalError()) == ""
+
+
 def test_a_defect_without_a_number_is_unknown():
     assert describe_error(peewee.DataError(VALUE)) == "unknown"

@@ -42,6 +42,14 @@ REFUSED = [
     ("USER_PROFILE_FIELDS", "dob,", FIELDS),
     ("USER_PROFILE_FIELDS", " ", FIELDS),
     ("USER_PROFILE_FIELDS", "dob,dob", FIELDS),
+    ("OPTIONAL_PROFILE_FIELDS", "fax", FIELDS),
+    ("OPTIONAL_PROFILE_FIELDS", "dob,", FIELDS),
+    ("OPTIONAL_PROFILE_FIELDS", "dob,dob", FIELDS),
+    (
+        "OPTIONAL_PROFILE_FIELDS",
+        "dob,full-name",
+        "must name no field of USER_PROFILE_FIELDS=contact-email,full-name",
+    ),
 ]
 REFUSED_URLS = [
     "postgres://u:secret@h/d",
@@ -91,8 +99,14 @@ def test_an_override_wins_over_the_environment(make_app, monkeypatch):
 
 
 def test_blanks_around_the_names_of_fields_do_not_count():
-    fields = load({"USER_PROFILE_FIELDS": "website, dob ,full-name"})
+    fields = load(
+        {
+            "USER_PROFILE_FIELDS": "website, dob ,full-name",
+            "OPTIONAL_PROFILE_FIELDS": " phone, location",
+        }
+    )
     assert fields["USER_PROFILE_FIELDS"] == ("website", "dob", "full-name")
+    assert fields["OPTIONAL_PROFILE_FIELDS"] == ("phone", "location")
 
 
 @pytest.mark.parametrize(("name", "value", "reason"), REFUSED)
