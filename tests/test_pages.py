@@ -11,9 +11,10 @@ from service import ROOT, execute, on_sqlite, run, sign_in, stored
 
 import operations
 from config import LENGTHS, load
+from dates import parse_date
 from errors import HTTP_CODES, ServiceError
 from models import Profile
-from validators import PROFILE_FIELDS, parse_date
+from validators import PROFILE_FIELDS
 
 FILES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
 PAGES = {file.stem: file.read_text() for file in FILES}
