@@ -53,6 +53,8 @@ def test_version():
     version = DESCRIPTION["info"]["version"]
     assert f'\nversion = "{version}"\n' in (ROOT / "pyproject.toml").read_text()
     assert re.search(rf"\n## \[?{version}\b", PAGES["CHANGELOG"])
+    (text,) = re.findall(r"!\[(.*?)\]\(docs/page\.png\)", README)
+    assert text.startswith(f"The page of version {version}:")  # taken anew
 
 
 def test_lines_to_install():
@@ -64,6 +66,8 @@ def test_settings():
     defaults = {}
     for names, default in table(README, "Settings").items():
         defaults |= dict.fromkeys(names.split("`, `"), default)
+    addresses = defaults.pop("FORWARDED_ALLOW_IPS")
+    assert f'"FORWARDED_ALLOW_IPS") or "{addresses}"' in CODE["gunicorn.conf"]
     settings = load({})
     assert defaults.keys() == settings.keys() - {"PROFILE_LENGTHS"}
     defaults |= {"WEB_CONCURRENCY": "", "OPTIONAL_PROFILE_FIELDS": ""}
