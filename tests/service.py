@@ -172,7 +172,7 @@ def mysql_url(name="mysql"):
 @contextmanager
 def new_database(kind, folder):
     """The URL of a database of the kind without a table, until the end of the block."""
-    name = f"test_profiles_{token_hex(4)}"
+    name = f"profiles_test_{token_hex(4)}"  # MariaDB lets any user use test_…
     if kind == "sqlite":
         yield f"sqlite:///{folder}/{name}.db"
         return
