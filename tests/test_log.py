@@ -235,7 +235,7 @@ def test_the_log_of_a_host_program_stays_its_own(tmp_path, program, lines):
 
 def test_the_password_of_a_database_that_is_away_is_not_logged(serve):
     log = serve("mysql://someone:secret@127.0.0.1:1/name").log()
-    assert re.search(f"(?m)^{LINE_OF_ERROR}database unavailable: ", log)[1] == "-"
+    assert re.search(f"(?m)^{LINE_OF_ERROR}database unavailable: ", log)
     assert "secret" not in log
 
 
