@@ -4,9 +4,7 @@ A caller is any object with ``accountid`` and ``administrator``; one that has an
 ``appid`` has rights in that application alone. Failures are ServiceErrors.
 """
 
-import re
 from contextlib import contextmanager
-from hashlib import sha256
 
 from marshmallow import ValidationError
 
@@ -18,7 +16,7 @@ from database import db, retry_on_conflict
 from errors import ServiceError
 from models import Account, Profile, Session
 from rows import Listing
-from validators import MAX_INT64, is_identifier, new_identifier
+from validators import identifier_for_key, is_identifier, parse_number
 
 
 def update_profile(caller, profileid, body, *, appid=None, user_profile_fields=None):
@@ -161,19 +159,6 @@ def load_profile(body, names, *, creating):
         raise ServiceError(code, errors=errors) from None
 
 
-def identifier_for_key(prefix, key, *scope):
-    """Return a new identifier; for the same key in a scope always the same one.
-
-    Raises invalid-idempotency-key.
-    """
-    if key is None:
-        return new_identifier(prefix)
-    if not isinstance(key, str) or not re.fullmatch("[ -~]{1,255}", key):
-        raise ServiceError("invalid-idempotency-key")
-    digest = sha256(" ".join((*scope, key)).encode()).hexdigest()
-    return f"{prefix}_{digest[:16]}"
-
-
 def list_profiles(caller, *, appid=None, accountid=None, email=None, **query):
     """Return the application's profiles, newest first, or None if there are none.
 
@@ -258,19 +243,6 @@ def read_page(listing, limit, offset, after):
 def read_all(listing, after):
     """Yield all objects of a listing, as lists of up to 100. Raises invalid-after."""
     return rows.select_all(listing, after)
-
-
-def parse_number(name, value, default, *, minimum=0, maximum=MAX_INT64):
-    """Return a number. Raises invalid-limit, invalid-offset or invalid-duration."""
-    if value is None:
-        return default
-    # int() refuses more digits.
-    is_digits = isinstance(value, str) and re.fullmatch("[0-9]{1,4300}", value)
-    if is_digits or (isinstance(value, float) and value.is_integer()):  # as JSON's 60.0
-        value = int(value)
-    if type(value) is not int or not minimum <= value <= maximum:
-        raise ServiceError(f"invalid-{name}")
-    return value
 
 
 def create_account(caller, *, appid=None, idempotency_key=None):

@@ -4,6 +4,7 @@ import re
 from collections import namedtuple
 from contextlib import suppress
 from datetime import date, datetime, time
+from hashlib import sha256
 from secrets import token_hex
 
 import email_validator
@@ -26,6 +27,32 @@ def is_identifier(prefix, text):
     """Return whether the value is a string in the form of an identifier."""
     pattern = f"{prefix}_[0-9a-f]{{16}}"
     return isinstance(text, str) and bool(re.fullmatch(pattern, text))
+
+
+def identifier_for_key(prefix, key, *scope):
+    """Return a new identifier; for the same key in a scope always the same one.
+
+    Raises invalid-idempotency-key.
+    """
+    if key is None:
+        return new_identifier(prefix)
+    if not isinstance(key, str) or not re.fullmatch("[ -~]{1,255}", key):
+        raise ServiceError("invalid-idempotency-key")
+    digest = sha256(" ".join((*scope, key)).encode()).hexdigest()
+    return f"{prefix}_{digest[:16]}"
+
+
+def parse_number(name, value, default, *, minimum=0, maximum=MAX_INT64):
+    """Return a number. Raises invalid-limit, invalid-offset or invalid-duration."""
+    if value is None:
+        return default
+    # int() refuses more digits.
+    is_digits = isinstance(value, str) and re.fullmatch("[0-9]{1,4300}", value)
+    if is_digits or (isinstance(value, float) and value.is_integer()):  # as JSON's 60.0
+        value = int(value)
+    if type(value) is not int or not minimum <= value <= maximum:
+        raise ServiceError(f"invalid-{name}")
+    return value
 
 
 # The ten fields, in the order of the properties of a profile.

@@ -159,7 +159,7 @@ def test_an_optional_field_is_described_as_one(optional_app, kind):
 def test_the_example_of_a_body_has_the_optional_fields(optional_app, ada):
     content = described(optional_app, "paths", CREATE, "post", "requestBody", "content")
     example = content["application/json"]["example"]
-    assert [*example] == ["full-name", "phone", "dob", "display-name"]
+    assert [*example] == ["full-name", "phone", "dob", "display-name", "default"]
     created = ada.create(json=example).json
     assert ada.update(created["profileid"], json=example).json["phone"]
 
