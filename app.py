@@ -4,17 +4,18 @@ import logging
 import os
 import re
 import time
+import traceback
 from secrets import token_hex
 
 from flask import Flask, current_app, has_request_context, request
 from flask.logging import wsgi_errors_stream
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import HTTPException, NotFound
 
 import config
 from blueprints import BLUEPRINTS
 from commands import commands
 from database import OUTAGES, db, init_database, is_outage, log_error, redact
-from errors import HTTP_CODES, ServiceError
+from errors import HTTP_CODES, ServiceError, as_line
 from models import create_tables
 from openapi import description, docs
 from validators import make_schema
@@ -32,24 +33,25 @@ def create_app(overrides=None):
 
     Raises SettingError.
     """
-    settings = config.load(os.environ | (overrides or {}))
+    checked = config.load(os.environ | (overrides or {}))
     app = Flask(__name__, static_folder=None)
-    app.config.update(overrides or {}, **settings)
+    app.config.update(overrides or {}, **checked)
     app.config["PROFILE_SCHEMAS"] = {
         creating: make_schema(
-            settings["USER_PROFILE_FIELDS"],
-            settings["OPTIONAL_PROFILE_FIELDS"],
-            settings["PROFILE_LENGTHS"],
+            checked["USER_PROFILE_FIELDS"],
+            checked["OPTIONAL_PROFILE_FIELDS"],
+            checked["PROFILE_LENGTHS"],
             creating=creating,
         )
         for creating in (True, False)
     }
     # One byte more than a body may have: see read_bytes() in body.py.
-    app.config["MAX_CONTENT_LENGTH"] = settings["MAXIMUM_POST_DATA_LENGTH"] + 1
+    app.config["MAX_CONTENT_LENGTH"] = checked["MAXIMUM_POST_DATA_LENGTH"] + 1
     app.json.sort_keys = False
     app.json.ensure_ascii = False
     app.url_map.merge_slashes = False  # a redirect would repeat the Host header
     logging.getLogger(app.name).addHandler(error_handler)  # of app.logger
+    app.before_request(check_path)
     app.after_request(add_headers)
     for blueprint in (*BLUEPRINTS, description, docs, commands):
         app.register_blueprint(blueprint)
@@ -57,8 +59,19 @@ def create_app(overrides=None):
     app.register_error_handler(HTTPException, http_error)
     for outage in OUTAGES:
         app.register_error_handler(outage, database_error)
-    init_database(settings["DATABASE_URL"], create_tables)
+    init_database(checked["DATABASE_URL"], create_tables)
     return app
+
+
+def check_path():
+    """Refuse an empty path, and one that begins with two slashes.
+
+    Flask would redirect the first to an address built from the Host header, and serve
+    the second, although a proxy's rule for the path does not match it.
+    """
+    path = request.environ["PATH_INFO"]
+    if not path or path.startswith("//"):
+        raise NotFound
 
 
 def add_headers(response):
@@ -108,7 +121,16 @@ class LogFormatter(logging.Formatter):
 
     def format(self, record):
         record.request_id = request_id() if has_request_context() else "-"
+        record.msg = as_line(record.getMessage())
+        record.args = ()
         return super().format(record)
+
+    def formatException(self, exc_info):
+        """Return the traceback; the message of an error in it is one printable line."""
+        return "\n".join(
+            chunk.rstrip() if chunk.startswith("  ") else as_line(chunk.strip())
+            for chunk in traceback.format_exception(*exc_info)
+        )
 
 
 def is_unhandled(record):

@@ -3,7 +3,6 @@
 Helpers for listings and the caller are at the end; body.py reads the body.
 """
 
-from itertools import chain
 from urllib.parse import quote, urlencode
 
 import orjson
@@ -252,10 +251,9 @@ def send_page(objects, next_after):
 def send_all(batches):
     """Return the objects of all batches as JSON, which is sent batch by batch."""
     chunks = json_chunks(batches)
-    # Read the first chunk now: an error here can still become a response.
-    first = next(chunks)
+    first = next(chunks)  # an error here can still become a response
     app = current_app._get_current_object()
-    body = chain([first], log_late_error(chunks, app, request.environ))
+    body = log_late_error(first, chunks, app, request.environ)
     return Response(body, mimetype="application/json")
 
 
@@ -268,8 +266,9 @@ def json_chunks(batches):
     yield b"null\n" if separator == b"[" else b"]\n"
 
 
-def log_late_error(chunks, app, environ):
+def log_late_error(first, chunks, app, environ):
     """Yield the chunks. Log an error, which can no longer become a response."""
+    yield first
     try:
         yield from chunks
     except Exception as error:

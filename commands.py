@@ -23,7 +23,7 @@ from database import (
     retry_on_conflict,
 )
 from errors import ServiceError, SettingError
-from models import MODELS, Account, check_tables, create_tables
+from models import MODELS, Account, add_columns, check_tables, create_tables
 from rows import select_batches
 
 commands = Blueprint("commands", __name__, cli_group=None)
@@ -191,15 +191,17 @@ def purge_sessions(days):
 
 @command()
 def init_db():
-    """Create the missing tables. Fail if a table lacks a column.
+    """Create missing tables, and add missing columns that may be null.
 
-    It is safe to repeat.
+    It prints which columns it added, and fails if another one is missing. It is safe to
+    repeat, also while the service runs.
 
     Example: flask init-db
     """
     retry_on_conflict(create_tables)(db)
+    added = add_columns(db)
     check_tables()
-    return {"object": "database"}
+    return {"object": "database", "added": added}
 
 
 @command()

@@ -1,14 +1,17 @@
 """The tables, their rows as the interface's objects, and the clock."""
 
+import re
 import time
 from datetime import UTC, datetime
 
 import peewee
 from peewee import SQL, BigIntegerField, BooleanField, IntegerField, TextField
+from playhouse.migrate import SchemaMigrator
 
 from database import db
 from validators import PROFILE_FIELDS
 
+ALTER_SECONDS = 60  # how long add_columns() waits for other connections
 latest = 0  # what now() returned last
 
 
@@ -159,6 +162,42 @@ def create_tables(database):
             peewee.SchemaManager(model, database).create_table()
 
 
+def add_columns(database):
+    """Add the columns that a table lacks and that may be null; return their names.
+
+    Only ``flask init-db`` calls this. An older version can serve meanwhile.
+    """
+    migrator = SchemaMigrator.from_database(database)
+    added = []
+    for model in MODELS:
+        existing = {column.name for column in database.get_columns(model.TABLE)}
+        for field in model._meta.sorted_fields:
+            if field.null and field.name not in existing:
+                addition = migrator.add_column(model.TABLE, field.name, field)
+                if run_when_unlocked(addition):
+                    added.append(f"{model.TABLE}.{field.name}")
+    return added
+
+
+def run_when_unlocked(addition):
+    """Add a column, waiting up to a minute for the transactions of others.
+
+    Return False if another process added it at the same moment.
+    """
+    deadline = time.monotonic() + ALTER_SECONDS
+    while True:
+        try:
+            addition.run()
+            return True
+        except peewee.OperationalError as error:
+            if re.search(r"\(1060,|duplicate column name", str(error)):
+                return False
+            is_locked = re.search(r"\((1205|1213),|database is locked", str(error))
+            if not is_locked or time.monotonic() > deadline:
+                raise
+        time.sleep(0.5)  # lets statements run that queued up behind this one
+
+
 def check_tables():
     """Read every column of each table. The error names a column that is missing."""
     for model in MODELS:
@@ -166,8 +205,11 @@ def check_tables():
 
 
 def as_object(model, values):
-    """Return the interface's object, given the values of a model's SELECT_LIST."""
-    properties = dict(zip(model.PROPERTIES, values, strict=False))  # an id may follow
+    """Return the interface's object, given the values of a model's SELECT_LIST.
+
+    They are in the order of its PROPERTIES.
+    """
+    properties = dict(zip(model.PROPERTIES, values, strict=True))
     properties["object"] = model.TABLE
     if model is Account:  # both databases store a boolean as 0 or 1
         properties["administrator"] = bool(properties["administrator"])

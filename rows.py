@@ -202,9 +202,10 @@ def select_accounts(condition, *values):
 
 def listed_object(model, row):
     """Return the object of a row of select_rows(). An account has its ``profile``."""
-    listed = as_object(model, row)
+    size = len(model.PROPERTIES)
+    listed = as_object(model, row[:size])
     if model is Account:
-        values = row[len(Account.PROPERTIES) :]
+        values = row[size:-1]  # the last one is the position
         has_profile = listed["profileid"] and values[0]
         listed["profile"] = as_object(Profile, values) if has_profile else None
     return listed

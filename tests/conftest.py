@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from secrets import token_hex
 
 import pytest
-from service import SERVER, Served, close_connection, new_database, run, sign_in
+from service import ROOT, SERVER, Served, close_connection, new_database, run, sign_in
 
 from app import create_app
 from config import load
@@ -115,10 +115,10 @@ def serve(tmp_path):
     """Starts the service by the Procfile's line; ends it with the test."""
     with ExitStack() as stack:
 
-        def start(database_url, *, wait=True, **settings):
+        def start(database_url, *, wait=True, cwd=ROOT, **settings):
             service = Served(tmp_path, database_url, **settings)
             stack.callback(service.kill)
-            service.start()
+            service.start(cwd=cwd)
             if wait:
                 service.wait_until_up()
             return service

@@ -184,6 +184,18 @@ def new_database(kind, folder):
 
 
 @contextmanager
+def user_with(url, rights):
+    """The URL of a MySQL database with a user who has only these rights."""
+    name = parse_database_url(url).name
+    execute(url, f"CREATE USER {name}@'%' IDENTIFIED BY 'x'")
+    try:
+        execute(url, f"GRANT {rights} ON {name}.* TO {name}@'%'")
+        yield re.sub("//.*@", f"//{name}:x@", url)
+    finally:
+        execute(url, f"DROP USER {name}@'%'")
+
+
+@contextmanager
 def cursor_of(url):
     """A cursor of another client, which checks no foreign keys."""
     engine, name, server = parse_database_url(url)

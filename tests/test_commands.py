@@ -337,10 +337,6 @@ def test_a_defect_is_one_line_after_its_traceback(invoke, user, database_url, ca
     assert user.accountid not in caplog.text + done.stderr
 
 
-def test_init_db(flask):
-    assert flask("init-db") == {"object": "database"}
-
-
 @on_mysql
 def test_a_command_waits_for_a_statement_and_a_request_does_not(
     make_app, database_url, administrator, flask

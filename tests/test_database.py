@@ -1,7 +1,6 @@
 """Tables, rows and transactions in one process: nothing is stored halfway or lost."""
 
 import os
-import re
 import sqlite3
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from service import (
     on_mysql,
     on_sqlite,
     sign_in,
+    user_with,
     wait_until,
 )
 
@@ -194,17 +194,16 @@ def test_a_user_of_the_database_with_four_rights_is_enough(
     """Once the tables exist."""
     make_app(DATABASE_URL=empty_database_url)
     db.connect()
-    name = parse_database_url(empty_database_url).name
-    execute(empty_database_url, f"CREATE USER {name}@'%' IDENTIFIED BY 'x'")
-    try:
-        rights = "SELECT, INSERT, UPDATE, DELETE"
-        execute(empty_database_url, f"GRANT {rights} ON {name}.* TO {name}@'%'")
-        url = re.sub("//.*@", f"//{name}:x@", empty_database_url)
+    with user_with(empty_database_url, "SELECT, INSERT, UPDATE, DELETE") as url:
         user = sign_in(make_app(DATABASE_URL=url))
         assert user.create(named("Ada", default="true")).status_code == 201
         close_connection()
-    finally:
-        execute(empty_database_url, f"DROP USER {name}@'%'")
+
+
+def test_an_open_connection_is_reused_if_asked_for(app):
+    connection = db.connection()
+    assert db.connect(reuse_if_open=True) is False
+    assert db.connection() is connection
 
 
 @on_sqlite

@@ -91,15 +91,15 @@ def test_a_missing_column_is_503_and_init_db_names_it(
     monkeypatch.setattr(caplog.handler, "formatter", LogFormatter())
     app = make_app(DATABASE_URL=empty_database_url)
     db.connect()  # which creates the tables
-    execute(empty_database_url, "ALTER TABLE profile DROP COLUMN phone")
+    execute(empty_database_url, "ALTER TABLE session DROP COLUMN csrfToken")
     response = app.test_client().get("/health")
     assert_unavailable(response)
     request_id = response.headers["X-Request-Id"]
-    line = f" request_id={request_id} database unavailable: .*phone"
+    line = f" request_id={request_id} database unavailable: .*csrfToken"
     assert re.search(line, caplog.text)
     done = app.test_cli_runner().invoke(args=["init-db"])
     assert done.exit_code == 1
-    assert re.match("Error: database-unavailable: .*phone", done.stderr)
+    assert re.match("Error: database-unavailable: .*csrfToken", done.stderr)
 
 
 @pytest.mark.parametrize(
@@ -230,11 +230,11 @@ def test_a_connection_that_the_server_closed_since_it_was_idle_is_replaced(
 
 
 @on_mysql
-def test_a_statement_that_timed_out_is_not_sent_again(app):
+def test_a_statement_that_timed_out_is_not_sent_again(app, monkeypatch):
     db.close()
     db.connect_params["read_timeout"] /= 10
     sent = []
-    db.query_hooks.append(sent.append)
+    monkeypatch.setattr(db.obj, "query_hooks", [sent.append])
     with pytest.raises(peewee.OperationalError, match="timed out"):
         db.execute_sql("SELECT SLEEP(1.2)")
     assert len(sent) == 1

@@ -10,9 +10,10 @@ from service import ROOT, sign_in, stored
 
 import operations
 from config import LENGTHS, load
+from dates import parse_date
 from errors import HTTP_CODES, ServiceError
 from models import Profile
-from validators import PROFILE_FIELDS, parse_date
+from validators import PROFILE_FIELDS
 
 FILES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
 PAGES = {file.stem: file.read_text() for file in FILES}
@@ -22,7 +23,7 @@ PYTHON = PAGES["PYTHON"]
 CODE = {file.stem: file.read_text() for file in ROOT.glob("*.py")}
 DESCRIPTION = json.loads((ROOT / "openapi.json").read_text())
 OPERATIONS = [path for path in DESCRIPTION["paths"] if "/api/" in path]
-QUERY = {"accountid", "profileid", "limit", "offset", "after"}
+QUERY = {"accountid", "profileid", "sessionid", "limit", "offset", "after"}
 BODY = {"phone", "dob", "duration"}
 # What differs each time: identifiers, tokens and moments.
 UNIQUE = re.compile("[a-z]{4}_[0-9a-f]{16}|[0-9a-f]{64}|[0-9-]+T[0-9:.]+Z")
@@ -107,8 +108,8 @@ def statuses_of_codes():
 
 def test_errors():
     """All codes, with their statuses."""
-    names = ["accountid", "profileid", "limit", "offset", "duration", *PROFILE_FIELDS]
-    names += [f"{name}-length" for name in LENGTHS]
+    names = ["accountid", "profileid", "sessionid", "limit", "offset", "duration"]
+    names += [*PROFILE_FIELDS, *(f"{name}-length" for name in LENGTHS)]
     codes = {
         "bad-request",
         *HTTP_CODES.values(),
@@ -121,6 +122,7 @@ def test_errors():
         assert listed.pop(code) == {str(status)}
     for name in ("accountid", "profileid"):
         assert listed.pop(f"invalid-{name}") == {"400", "404"}
+    assert listed.pop("invalid-sessionid") == {"404"}
     for code, statuses in listed.items():
         assert statuses == {str(ServiceError(code).status)}
 
@@ -176,6 +178,7 @@ def test_the_codes_of_a_request(make_app, empty_database_url, path):
     administrator = sign_in(app, administrator=True)
     own = user.create(fields).json
     own = {name: own[name] for name in ("accountid", "profileid")}
+    own["sessionid"] = user.session["sessionid"]
     foreign = administrator.create(fields).json
     mended = {
         "administrator-required": [{"caller": administrator}],
@@ -187,6 +190,7 @@ def test_the_codes_of_a_request(make_app, empty_database_url, path):
             {"profileid": "prof_" + "0" * 16},
             {"profileid": foreign["profileid"]},
         ],
+        "invalid-sessionid": [{"sessionid": administrator.session["sessionid"]}],
         "invalid-account": [own],
         "invalid-phone": [fields],
         "invalid-duration": [{"duration": "1"}],
@@ -196,7 +200,7 @@ def test_the_codes_of_a_request(make_app, empty_database_url, path):
         "invalid-after": [{"after": ""}],
     }
     given = dict.fromkeys("duration limit offset after".split(), "x")
-    given |= {"caller": user, "key": ""}
+    given |= {"caller": user, "key": "", "sessionid": "sess_" + "0" * 16}
     ((method, _),) = DESCRIPTION["paths"][path].items()
 
     def send():

@@ -1,0 +1,227 @@
+"""A column that a table lacks: flask init-db adds it while an older version serves."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+from service import (
+    ROOT,
+    SignedIn,
+    Threads,
+    at_once,
+    close_connection,
+    cursor_of,
+    execute,
+    named,
+    new_database,
+    on_mysql,
+    repeating,
+    sign_in,
+    stored,
+    user_with,
+)
+
+import models
+from database import db
+from models import Account, Profile, Session
+
+NOTHING = {"object": "database", "added": []}
+PHONE = {"object": "database", "added": ["profile.phone"]}
+
+
+@pytest.fixture(params=["sqlite", "mysql"])
+def database_url(request, tmp_path):
+    """A database of each test's own."""
+    with new_database(request.param, tmp_path) as url:
+        yield url
+
+
+def drop(url, *columns):
+    """Drop columns, such as profile.phone."""
+    for column in columns:
+        table, name = column.split(".")
+        execute(url, f"ALTER TABLE {table} DROP COLUMN {name}")
+
+
+def test_the_columns_that_may_be_null_are_added(flask, user, database_url):
+    """Once. The rows keep their other values."""
+    before = user.create(named("Ada", default="true")).json
+    columns = ["account.profileid", "profile.phone", "profile.dob", "session.endedAt"]
+    drop(database_url, *columns)
+    assert flask("init-db") == {"object": "database", "added": columns}
+    assert flask("init-db") == NOTHING
+    assert user.get(f"/api/user/profile?profileid={before['profileid']}").json == before
+
+
+@pytest.mark.parametrize("model", [Account, Profile, Session])
+def test_a_column_that_is_added_is_like_one_of_a_new_table(
+    app, flask, database_url, model
+):
+    names = [field.name for field in model._meta.sorted_fields if field.null]
+    new = {column.name: column for column in db.get_columns(model.TABLE)}
+    drop(database_url, *[f"{model.TABLE}.{name}" for name in names])
+    assert len(flask("init-db")["added"]) == len(names) > 0
+    assert {column.name: column for column in db.get_columns(model.TABLE)} == new
+
+
+def test_tables_that_are_created_are_not_listed(flask, database_url):
+    assert flask("init-db") == NOTHING
+    execute(database_url, "DROP TABLE session")
+    drop(database_url, "profile.phone")
+    assert flask("init-db") == PHONE
+    assert stored(database_url)["session"] == []
+
+
+def test_neither_a_service_nor_another_command_adds_a_column(
+    app, client, flask, database_url
+):
+    flask("init-db")
+    drop(database_url, "profile.phone")
+    close_connection()
+    assert client.get("/health").status_code == 503
+    flask("create-account")
+    assert flask("init-db") == PHONE
+
+
+def test_a_column_that_another_process_adds_at_the_same_moment(app, flask, monkeypatch):
+    """It was missing when the columns were read."""
+    flask("init-db")
+    monkeypatch.setattr(db.obj, "get_columns", lambda table: [])
+    assert flask("init-db") == NOTHING
+
+
+@on_mysql
+def test_the_right_that_is_missing_is_named(app, make_app, flask, database_url):
+    flask("init-db")
+    drop(database_url, "profile.phone")
+    rights = "SELECT, INSERT, UPDATE, DELETE, CREATE, REFERENCES"
+    with user_with(database_url, rights) as url:
+        app = make_app(DATABASE_URL=url)
+        done = app.test_cli_runner().invoke(args=["init-db"])
+        close_connection()
+    assert done.exit_code == 1
+    assert done.stderr.startswith(
+        "Error: database-unavailable: "
+        "(1142, \"ALTER command denied to user '***'@'***' for table "
+    )
+
+
+@pytest.fixture
+def reader(flask, database_url):
+    """A cursor of a transaction that keeps the table of profiles from being changed."""
+    flask("init-db")
+    drop(database_url, "account.profileid", "profile.phone")
+    close_connection()
+    with cursor_of(database_url) as cursor:
+        cursor.execute("BEGIN IMMEDIATE" if "sqlite" in database_url else "BEGIN")
+        cursor.execute("SELECT COUNT(*) FROM profile")
+        cursor.fetchall()
+        yield cursor
+
+
+@pytest.mark.long
+def test_init_db_waits_for_an_open_transaction(flask, reader):
+    """Longer than a request does."""
+    with Threads(1) as pool:
+        waiting = pool.submit(flask, "init-db")
+        with pytest.raises(TimeoutError):
+            waiting.result(6)
+        reader.execute("ROLLBACK")
+        added = waiting.result()["added"]
+    assert added == ["account.profileid", "profile.phone"]
+
+
+@on_mysql
+@pytest.mark.long
+def test_columns_that_were_added_before_an_error_stay(app, flask, reader, monkeypatch):
+    monkeypatch.setattr(models, "ALTER_SECONDS", 0)
+    done = app.test_cli_runner().invoke(args=["init-db"])
+    assert done.exit_code == 1
+    assert done.stderr.startswith("Error: database-unavailable: (1205, 'Lock wait ")
+    reader.execute("ROLLBACK")
+    assert flask("init-db") == PHONE
+
+
+# A field that the next version adds
+
+WEBSITE = '    "website":       FieldSpec('
+NICKNAME = '    "nickname": FieldSpec("nickname", "name", "Countess"),\n'
+NICKNAME_ADDED = {"object": "database", "added": ["profile.nickname"]}
+
+
+@pytest.fixture
+def next_version(tmp_path):
+    """The folder of a copy of the code with one field more, as CONTRIBUTING says."""
+    folder = tmp_path / "next"
+    ignored = shutil.ignore_patterns(".*", "tests", "*.db*", "__pycache__")
+    shutil.copytree(ROOT, folder, ignore=ignored)
+    lines = (folder / "validators.py").read_text().splitlines(keepends=True)
+    (position,) = [at for at, line in enumerate(lines) if line.startswith(WEBSITE)]
+    lines.insert(position + 1, NICKNAME)
+    (folder / "validators.py").write_text("".join(lines))
+    return folder
+
+
+def init_db(folder, url):
+    """What ``flask init-db`` prints, as a process in a folder of the code."""
+    command = [sys.executable, "-m", "flask", "init-db"]
+    environment = {**os.environ, "DATABASE_URL": url}
+    return json.loads(subprocess.check_output(command, cwd=folder, env=environment))
+
+
+@pytest.mark.long
+def test_a_new_field_while_the_version_before_serves(database_url, serve, next_version):
+    old = sign_in(serve(database_url))
+    first = old.create(named("Ada")).json
+
+    def save():
+        assert old.create(named("Eve")).status_code == 201
+        assert old.update(first["profileid"], named("Ada")).status_code == 200
+
+    with repeating(save, save):
+        printed = at_once(*[partial(init_db, next_version, database_url)] * 5)
+    assert [each for each in printed if each != NOTHING] == [NICKNAME_ADDED]
+    new = SignedIn(
+        serve(
+            database_url,
+            cwd=next_version,
+            USER_PROFILE_FIELDS="full-name,nickname",
+            MAXIMUM_PROFILE_NICKNAME_LENGTH="8",
+        )
+    )
+    new.accountid = old.accountid
+    new.headers = old.headers
+    check_nickname(old, new, first["profileid"])
+
+
+CODES = [("", "invalid-nickname"), ("x" * 9, "invalid-nickname-length")]
+
+
+def check_nickname(old, new, profileid):
+    """It is refused, stored, read, listed and described; the old version serves on."""
+    ada = {"full-name": "Ada"}
+    for nickname, code in CODES:
+        response = new.create(ada | {"nickname": nickname})
+        assert response.json["errors"] == {"nickname": code}
+    created = new.create(ada | {"nickname": "Countess"}).json
+    assert [*created].index("nickname") == [*created].index("website") + 1
+    path = "/api/user/profile?profileid="
+    assert new.get(path + created["profileid"]).json == created
+    assert new.get(path + profileid).json["nickname"] is None
+    updated = new.update(profileid, ada | {"nickname": "Ada"}).json
+    assert updated["nickname"] == "Ada"
+    profiles = new.get(f"/api/user/profiles?all=1&accountid={new.accountid}").json
+    assert (profiles[0], profiles[-1]) == (created, updated)
+    description = new.get("/openapi.json")
+    schemas = description.json["components"]["schemas"]
+    assert schemas["Profile"]["required"] == [*created]
+    assert schemas["Profile"]["example"]["nickname"] == "Countess"
+    assert schemas["CreateProfile"]["properties"]["nickname"]["maxLength"] == 8
+    assert "`invalid-nickname`, `invalid-nickname-length`" in description.text
+    del updated["nickname"]
+    assert old.get(path + profileid).json == updated
+    assert old.create(named("Eve")).status_code == 201
