@@ -232,17 +232,19 @@ def test_profiles_restart(machine, health, restarted):
 
 
 @on_mysql
-def test_the_mysql_user_has_the_rights_to_create_the_tables(
-    make_app, empty_database_url
-):
-    """By the statements of the page."""
+def test_the_rights_of_the_mysql_user_are_enough(make_app, empty_database_url):
+    """For init-db, by the statements of the page."""
     name = parse_database_url(empty_database_url).name
     _, *statements = re.search("(?s)```sql\n(.*?)```", OPERATING)[1].splitlines()
     try:
         for statement in statements:
             execute(empty_database_url, statement.replace("profiles", name))
         url = re.sub("//.*@", f"//{name}:PASSWORD@", empty_database_url)
-        assert run(make_app(DATABASE_URL=url), "init-db")["object"] == "database"
+        app = make_app(DATABASE_URL=url)
+        assert run(app, "init-db") == {"object": "database", "added": []}
+        execute(empty_database_url, "ALTER TABLE profile DROP COLUMN website")
+        added = {"object": "database", "added": ["profile.website"]}
+        assert run(app, "init-db") == added
         close_connection()
     finally:
         execute(empty_database_url, f"DROP USER {name}@'%'")
