@@ -17,9 +17,8 @@ from service import (
     run,
     sign_in,
     stored,
+    user_with,
 )
-
-from config import parse_database_url
 
 OPERATING = (ROOT / "docs" / "OPERATING.md").read_text()
 LOGGED = "systemctl profiles-flask profiles-restart".split()
@@ -233,21 +232,15 @@ def test_profiles_restart(machine, health, restarted):
 
 @on_mysql
 def test_the_rights_of_the_mysql_user_are_enough(make_app, empty_database_url):
-    """For init-db, by the statements of the page."""
-    name = parse_database_url(empty_database_url).name
-    _, *statements = re.search("(?s)```sql\n(.*?)```", OPERATING)[1].splitlines()
-    try:
-        for statement in statements:
-            execute(empty_database_url, statement.replace("profiles", name))
-        url = re.sub("//.*@", f"//{name}:PASSWORD@", empty_database_url)
+    """For init-db, which needs the most."""
+    rights = re.search("GRANT (.*) ON profiles", OPERATING)[1]
+    with user_with(empty_database_url, rights) as url:
         app = make_app(DATABASE_URL=url)
         assert run(app, "init-db") == {"object": "database", "added": []}
         execute(empty_database_url, "ALTER TABLE profile DROP COLUMN website")
         added = {"object": "database", "added": ["profile.website"]}
         assert run(app, "init-db") == added
         close_connection()
-    finally:
-        execute(empty_database_url, f"DROP USER {name}@'%'")
 
 
 @on_sqlite
