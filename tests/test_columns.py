@@ -6,8 +6,10 @@ import shutil
 import subprocess
 import sys
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
+from peewee import OperationalError
 from service import (
     ROOT,
     SignedIn,
@@ -27,7 +29,7 @@ from service import (
 
 import models
 from database import db
-from models import Account, Profile, Session
+from models import Account, Profile, Session, run_when_unlocked
 
 NOTHING = {"object": "database", "added": []}
 PHONE = {"object": "database", "added": ["profile.phone"]}
@@ -92,6 +94,46 @@ def test_a_column_that_another_process_adds_at_the_same_moment(app, flask, monke
     flask("init-db")
     monkeypatch.setattr(db.obj, "get_columns", lambda table: [])
     assert flask("init-db") == NOTHING
+
+
+LOCKED = [
+    (1205, "Lock wait timeout exceeded; try restarting transaction"),
+    (1213, "Deadlock found when trying to get lock; try restarting transaction"),
+    ("database is locked",),
+]
+ADDED_ELSEWHERE = [
+    (1060, "Duplicate column name 'phone'"),
+    ("duplicate column name: phone",),
+]
+
+
+@pytest.fixture
+def addition(monkeypatch):
+    """A migration that fails as its ``run`` is told to; nobody sleeps."""
+    monkeypatch.setattr("models.time.sleep", lambda seconds: None)
+    return Mock()
+
+
+@pytest.mark.parametrize("error", LOCKED, ids=str)
+def test_a_lock_is_waited_for(addition, error):
+    addition.run.side_effect = [OperationalError(*error)] * 2 + [None]
+    assert run_when_unlocked(addition) is True
+    assert addition.run.call_count == 3
+
+
+@pytest.mark.parametrize("error", LOCKED, ids=str)
+def test_a_lock_is_waited_for_no_longer_than_a_minute(addition, error, monkeypatch):
+    monkeypatch.setattr(models, "ALTER_SECONDS", -1)
+    addition.run.side_effect = OperationalError(*error)
+    with pytest.raises(OperationalError):
+        run_when_unlocked(addition)
+    assert addition.run.call_count == 1
+
+
+@pytest.mark.parametrize("error", ADDED_ELSEWHERE, ids=str)
+def test_a_column_that_exists_by_now_is_no_error(addition, error):
+    addition.run.side_effect = OperationalError(*error)
+    assert run_when_unlocked(addition) is False
 
 
 @on_mysql
