@@ -4,17 +4,18 @@ import logging
 import os
 import re
 import time
+import traceback
 from secrets import token_hex
 
 from flask import Flask, current_app, has_request_context, request
 from flask.logging import wsgi_errors_stream
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import HTTPException, NotFound
 
 import config
 from blueprints import BLUEPRINTS
 from commands import commands
 from database import OUTAGES, db, init_database, is_outage, log_error, redact
-from errors import HTTP_CODES, ServiceError
+from errors import HTTP_CODES, ServiceError, as_line
 from models import create_tables
 from openapi import description, docs
 from validators import make_schema
@@ -50,6 +51,7 @@ def create_app(overrides=None):
     app.json.ensure_ascii = False
     app.url_map.merge_slashes = False  # a redirect would repeat the Host header
     logging.getLogger(app.name).addHandler(error_handler)  # of app.logger
+    app.before_request(check_path)
     app.after_request(add_headers)
     for blueprint in (*BLUEPRINTS, description, docs, commands):
         app.register_blueprint(blueprint)
@@ -59,6 +61,17 @@ def create_app(overrides=None):
         app.register_error_handler(outage, database_error)
     init_database(checked["DATABASE_URL"], create_tables)
     return app
+
+
+def check_path():
+    """Refuse an empty path, and one that begins with two slashes.
+
+    Flask would redirect the first to an address built from the Host header, and serve
+    the second, although a proxy's rule for the path does not match it.
+    """
+    path = request.environ["PATH_INFO"]
+    if not path or path.startswith("//"):
+        raise NotFound
 
 
 def add_headers(response):
@@ -108,7 +121,16 @@ class LogFormatter(logging.Formatter):
 
     def format(self, record):
         record.request_id = request_id() if has_request_context() else "-"
+        record.msg = as_line(record.getMessage())
+        record.args = ()
         return super().format(record)
+
+    def formatException(self, exc_info):
+        """Return the traceback; the message of an error in it is one printable line."""
+        return "\n".join(
+            chunk.rstrip() if chunk.startswith("  ") else as_line(chunk.strip())
+            for chunk in traceback.format_exception(*exc_info)
+        )
 
 
 def is_unhandled(record):

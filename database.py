@@ -18,7 +18,7 @@ import time
 from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
-from threading import RLock, local
+from threading import Lock, RLock, local
 
 import peewee
 from playhouse.shortcuts import ReconnectMixin
@@ -26,7 +26,6 @@ from pymysql.constants.CLIENT import FOUND_ROWS
 
 LOCK_SECONDS = 4
 RETRY_SECONDS = 2  # the pause after an attempt to connect to MySQL has timed out
-HANG_SECONDS = 15  # longer than such an attempt takes: 3 and 10, see MySQL
 OUTAGES = (  # the database is unreachable, full, read-only, locked or damaged
     peewee.DatabaseError,
     peewee.InterfaceError,
@@ -216,7 +215,8 @@ class MySQL(Engine, ReconnectMixin, peewee.MySQLDatabase):
             **url.server,
         )
         self.opened = local()
-        self.retry_at = 0  # time.monotonic() before which no thread connects
+        self.retry_at = 0  # after a time-out: when to connect again, time.monotonic()
+        self.retry_lock = Lock()
 
     def connect(self, reuse_if_open=False):
         """Connect. Peewee itself would do it under a lock that all threads wait for."""
@@ -233,11 +233,17 @@ class MySQL(Engine, ReconnectMixin, peewee.MySQLDatabase):
         After a time-out, one thread at a time tries to connect, every 2 seconds, and
         the others fail at once. Otherwise all would wait for a server that hangs.
         """
-        now = time.monotonic()
-        if now < self.retry_at:
+        if not self.retry_at:
+            return self.try_to_connect()
+        is_paused = time.monotonic() < self.retry_at
+        if is_paused or not self.retry_lock.acquire(blocking=False):
             raise peewee.OperationalError(2003, "The server did not respond")
-        if self.retry_at:
-            self.retry_at = now + HANG_SECONDS
+        try:
+            return self.try_to_connect()
+        finally:
+            self.retry_lock.release()
+
+    def try_to_connect(self):
         opener = peewee.MySQLDatabase(self.database, **self.connect_params)
         try:
             opener.connect()

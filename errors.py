@@ -42,5 +42,9 @@ class SettingError(ClickException):
     """
 
     def __init__(self, name, value, reason):
-        shown = value if str(value).isprintable() else repr(value)
-        super().__init__(f"{name}={shown}: {reason}")
+        super().__init__(f"{name}={as_line(str(value))}: {reason}")
+
+
+def as_line(text):
+    """Return the string itself if it is one printable line, or else its repr."""
+    return text if text.isprintable() else repr(text)

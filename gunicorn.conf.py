@@ -9,13 +9,16 @@ import sys
 import time
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from selectors import EVENT_READ
 from urllib.parse import quote
 
 from gunicorn.glogging import Logger
+from gunicorn.util import close_graceful
 from gunicorn.workers.gthread import ThreadWorker
 
 from config import load
-from errors import SettingError
+from errors import SettingError, as_line
 
 try:
     checked = load(os.environ)
@@ -28,6 +31,7 @@ forwarded_allow_ips = os.environ.get("FORWARDED_ALLOW_IPS") or "127.0.0.1,::1"
 threads = 4  # some wait for the database; more threads would wait for each other
 graceful_timeout = 6  # seconds to finish what was accepted: some platforms wait 10
 keepalive = 75  # seconds: longer than a router keeps an idle connection (nginx: 60)
+limit_request_fields = 50  # unfinished headers cost time that grows with this
 preload_app = True  # so that a bad setting ends the start; it also saves memory
 control_socket_disable = True  # nothing uses it
 sendfile = False  # so that gunicorn counts the bytes it sends
@@ -80,6 +84,38 @@ class PatientWorker(ThreadWorker):
         connections = max(0, self.nr_conns)  # gunicorn may count a broken one twice
         time.sleep(min(connections, 10) * 0.00002)
         super().accept(listener)
+
+    def enqueue_req(self, conn):
+        """Give a connection to a thread once there is something to read.
+
+        gunicorn lets each new connection occupy a thread for up to 5 seconds: forty
+        silent ones kept all others waiting for 20 seconds.
+        """
+        if conn.data_ready:  # gunicorn sets this once, with the first byte
+            super().enqueue_req(conn)
+        else:
+            conn.set_timeout()
+            self.pending_conns.append(conn)
+            on_readable = partial(self.on_pending_socket_readable, conn)
+            self.poller.register(conn.sock, EVENT_READ, on_readable)
+
+    def handle(self, conn):
+        """Handle a request, then close the connection unless it is kept alive.
+
+        gunicorn itself waits up to 2 seconds for the client to close it, in the thread
+        that accepts connections.
+        """
+        is_kept = super().handle(conn)
+        if not is_kept:
+            close_graceful(conn.sock, timeout=0.2)
+            # After a return gunicorn would close it, too, and count it twice.
+            raise ConnectionAbortedError
+        return is_kept
+
+    def handle_error(self, req, client, addr, exc):
+        """Send an error, unless it is in the rest of a body: the response is sent."""
+        if not (req and req.body.failed):
+            super().handle_error(req, client, addr, exc)
 
 
 class LogfmtLogger(Logger):
@@ -139,7 +175,7 @@ def redact_record(record):
         if exception_type:  # keep the type and the frames, but not the message
             error = Exception(exception_type.__qualname__)
             record.exc_info = (Exception, error, frames)
-    record.msg = text if text.isprintable() else repr(text)
+    record.msg = as_line(text)
     record.args = ()
     return True
 

@@ -35,7 +35,7 @@ FOUR = [("POST", ACCOUNT), ("POST", SESSION), ("PATCH", END), ("DELETE", DELETIO
 UNKNOWN = "acct_0123456789abcdef"
 
 
-def test_a_new_account_is_an_ordinary_one_of_the_application(administrator):
+def test_create_account_makes_an_ordinary_one_of_the_application(administrator):
     body = {"administrator": True, "appid": "other"}
     response = administrator.post(f"{ACCOUNT}?administrator=true", json=body)
     account = response.json
@@ -52,7 +52,7 @@ def test_a_new_account_is_an_ordinary_one_of_the_application(administrator):
     }
 
 
-def test_a_key_makes_one_account_of_an_application(administrator):
+def test_create_account_with_a_key_makes_one_of_an_application(administrator):
     key = "~ Key".ljust(255)
     create = partial(administrator.post, ACCOUNT, headers={"Idempotency-Key": key})
     responses = at_once(*[create] * 10)
@@ -64,7 +64,7 @@ def test_a_key_makes_one_account_of_an_application(administrator):
         assert response.json == account
 
 
-def test_a_key_whose_account_is_deleted_meanwhile_makes_it_anew(administrator):
+def test_create_account_with_a_key_beside_deletions_makes_it_anew(administrator):
     create = partial(administrator.post, ACCOUNT, headers={"Idempotency-Key": "key"})
     delete = partial(administrator.delete, DELETION + create().json["accountid"])
     with repeating(delete, delete):
@@ -80,7 +80,7 @@ def test_a_key_whose_account_is_deleted_meanwhile_makes_it_anew(administrator):
         ({"data": {"duration": "86400"}}, 86_400),
     ],
 )
-def test_a_new_session_is_shown_with_its_token(administrator, user, body, duration):
+def test_create_session_shows_the_token(administrator, user, body, duration):
     response = administrator.post(SESSION + user.accountid, **body)
     assert response.status_code == 201
     assert [*response.json][0] == "token"
@@ -102,7 +102,7 @@ def test_create_session_ignores_a_duration_in_the_query(administrator, user):
 @pytest.mark.parametrize(
     "duration", [0, -1, 1.5, True, 86_401, "-1", "١", ""], ids=ascii
 )
-def test_a_duration_that_is_refused(administrator, user, duration):
+def test_create_session_refuses_a_duration(administrator, user, duration):
     body = {"duration": duration}
     response = administrator.post(SESSION + user.accountid, json=body)
     assert_error(response, 400, "invalid-duration")
@@ -157,7 +157,7 @@ def test_a_transaction_that_has_read_sees_a_promotion(administrator, user, opera
         operation(caller, user.accountid)
 
 
-def test_the_end_of_all_sessions_that_run(administrator, user):
+def test_end_sessions_ends_those_that_run(administrator, user):
     administrator.post(SESSION + user.accountid)
     for count in (2, 0):
         response = administrator.patch(END + user.accountid)
@@ -166,21 +166,10 @@ def test_the_end_of_all_sessions_that_run(administrator, user):
     assert_error(user.create(), 401, "sign-in-required")
 
 
-def test_a_deletion_deletes_all_of_an_account_or_nothing(administrator, database_url):
+def test_delete_account(administrator, database_url):
     before = stored(database_url)
     user = sign_in(administrator.application)
     user.create(named("Ada", default="true"))
-    complete = stored(database_url)
-
-    def fail(event):
-        if event.sql.startswith("DELETE") and "session" in event.sql:
-            raise OperationalError
-
-    db.query_hooks.append(fail)
-    response = administrator.delete(DELETION + user.accountid)
-    assert_error(response, 503, "database-unavailable")
-    assert stored(database_url) == complete
-    db.query_hooks.clear()
     response = administrator.delete(DELETION + user.accountid)
     assert response.status_code == 200
     assert response.json == {
@@ -189,6 +178,22 @@ def test_a_deletion_deletes_all_of_an_account_or_nothing(administrator, database
         "profiles": 1,
         "sessions": 1,
     }
+    assert stored(database_url) == before
+
+
+def test_delete_account_that_fails_deletes_nothing(
+    administrator, user, database_url, monkeypatch
+):
+    user.create(named("Ada", default="true"))
+    before = stored(database_url)
+
+    def fail(event):
+        if event.sql.startswith("DELETE") and "session" in event.sql:
+            raise OperationalError
+
+    monkeypatch.setattr(db.obj, "query_hooks", [fail])
+    response = administrator.delete(DELETION + user.accountid)
+    assert_error(response, 503, "database-unavailable")
     assert stored(database_url) == before
 
 
@@ -231,7 +236,9 @@ def test_the_target_is_logged_for_administrators_alone(administrator, user):
 
 
 @pytest.mark.parametrize("default", ["true", ""])
-def test_a_create_whose_account_was_deleted_meanwhile(administrator, user, default):
+def test_create_profile_whose_account_was_deleted_meanwhile(
+    administrator, user, default
+):
     caller = user.caller
     administrator.delete(DELETION + caller.accountid)
     body = named("late", default=default)
@@ -239,7 +246,7 @@ def test_a_create_whose_account_was_deleted_meanwhile(administrator, user, defau
         operations.create_profile(caller, caller.accountid, body)
 
 
-def test_a_create_after_a_deletion_that_is_not_committed(
+def test_create_profile_after_a_deletion_that_is_not_committed(
     administrator, user, isolation
 ):
     with Threads(1) as pool:
@@ -250,8 +257,8 @@ def test_a_create_after_a_deletion_that_is_not_committed(
         assert_error(creating.result(), 404, "invalid-accountid")
 
 
-def test_a_create_between_the_statements_of_a_deletion(
-    administrator, user, isolation, app
+def test_create_profile_between_the_statements_of_a_deletion(
+    user, isolation, monkeypatch
 ):
     """It waits from the first of them on, and then its account is unknown."""
     creating = []
@@ -262,14 +269,14 @@ def test_a_create_between_the_statements_of_a_deletion(
             assert waits(creating[0])
 
     with Threads(1) as pool:
-        db.query_hooks.append(create)
-        accounts.delete_account(user.accountid)
-        db.query_hooks.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(db.obj, "query_hooks", [create])
+            accounts.delete_account(user.accountid)
         response = creating[0].result()
         assert response.json["message"] in ("invalid-accountid", "sign-in-required")
 
 
-def test_a_deletion_after_a_create_that_is_not_committed(
+def test_delete_account_after_a_create_that_is_not_committed(
     administrator, user, isolation
 ):
     """It waits, and deletes that profile, too."""
@@ -281,7 +288,7 @@ def test_a_deletion_after_a_create_that_is_not_committed(
         assert deleting.result().json["profiles"] == 1
 
 
-def test_requests_beside_deletions_of_their_account(
+def test_requests_beside_delete_account_of_their_account(
     administrator, user, database_url, isolation
 ):
     """Each ends in success or in the code of what is gone, and leaves no row."""

@@ -16,7 +16,7 @@ ADA = named("Ada")
 KEY = {"Idempotency-Key": "key"}
 
 
-def test_a_create_repeated_with_its_key_changes_nothing(user, administrator):
+def test_create_profile_repeated_with_its_key_changes_nothing(user, administrator):
     first = user.create(named("first", default="true"), headers=KEY)
     second = user.create(named("second", default="true"))
     again = user.create(named("again", default="true"), headers=KEY)
@@ -63,7 +63,7 @@ def test_an_unknown_account_comes_before_a_bad_field_or_key(app, body, options):
 
 
 @pytest.mark.parametrize("default", ["", "true"])
-def test_of_several_at_once_one_is_stored(user, administrator, default):
+def test_create_profile_several_times_at_once_stores_one(user, administrator, default):
     bodies = [named(name, default=default) for name in "abcdefgh"]
     calls = [partial(user.create, body, headers=KEY) for body in bodies]
     first, *others = [response.json for response in at_once(*calls)]

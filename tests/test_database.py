@@ -200,6 +200,12 @@ def test_a_user_of_the_database_with_four_rights_is_enough(
         close_connection()
 
 
+def test_an_open_connection_is_reused_if_asked_for(app):
+    connection = db.connection()
+    assert db.connect(reuse_if_open=True) is False
+    assert db.connection() is connection
+
+
 @on_sqlite
 def test_the_file_keeps_what_is_acknowledged_and_is_its_owners_alone(
     app, user, database_url

@@ -230,11 +230,11 @@ def test_a_connection_that_the_server_closed_since_it_was_idle_is_replaced(
 
 
 @on_mysql
-def test_a_statement_that_timed_out_is_not_sent_again(app):
+def test_a_statement_that_timed_out_is_not_sent_again(app, monkeypatch):
     db.close()
     db.connect_params["read_timeout"] /= 10
     sent = []
-    db.query_hooks.append(sent.append)
+    monkeypatch.setattr(db.obj, "query_hooks", [sent.append])
     with pytest.raises(peewee.OperationalError, match="timed out"):
         db.execute_sql("SELECT SLEEP(1.2)")
     assert len(sent) == 1

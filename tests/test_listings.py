@@ -184,9 +184,9 @@ def test_a_query_finds_a_part_of_seven_accounts(
     assert ("Link" in response.headers) == (end not in (0, 7))
 
 
-def test_a_page_of_accounts_is_one_statement(administrator, accounts):
+def test_a_page_of_accounts_is_one_statement(administrator, accounts, monkeypatch):
     statements = []
-    db.query_hooks.append(statements.append)
+    monkeypatch.setattr(db.obj, "query_hooks", [statements.append])
     administrator.get(f"{ACCOUNTS}?limit=3")
     assert len(statements) == 2  # the first finds the caller
 
@@ -308,10 +308,10 @@ def test_profiles_keep_their_order_whatever_the_clock_does(
     assert moments == sorted(moments)
 
 
-def test_a_page_is_one_statement(administrator):
+def test_a_page_is_one_statement(administrator, monkeypatch):
     rows = fill(Profile, administrator.appid, 251)
     statements = []
-    db.query_hooks.append(statements.append)
+    monkeypatch.setattr(db.obj, "query_hooks", [statements.append])
     response = administrator.get(f"{PROFILES}?limit=250")
     assert response.json == rows[:250]
     assert "Link" in response.headers
@@ -319,7 +319,7 @@ def test_a_page_is_one_statement(administrator):
 
 
 @pytest.mark.parametrize("query", ["limit=40", "limit=120", "all=1"])
-def test_a_walk_beside_commits(administrator, query):
+def test_a_walk_beside_commits(administrator, monkeypatch, query):
     """It shows each row that was there once, whatever is committed between them."""
     rows = fill(Profile, administrator.appid, 250)
     others = []
@@ -331,7 +331,7 @@ def test_a_walk_beside_commits(administrator, query):
         if "ORDER BY" in event.sql:
             at_once(Profile.insert(others.pop()).execute)
 
-    db.query_hooks.append(commit_another)
+    monkeypatch.setattr(db.obj, "query_hooks", [commit_another])
     pages = walk(administrator, f"{PROFILES}?{query}")
     seen = [row["profileid"] for page in pages for row in page]
     assert len(set(seen)) == len(seen) > 250
@@ -339,12 +339,12 @@ def test_a_walk_beside_commits(administrator, query):
     assert [each for each in seen if each in ids] == ids
 
 
-def test_all_is_read_in_batches_of_100(administrator):
+def test_all_is_read_in_batches_of_100(administrator, monkeypatch):
     """Each when it is sent: more rows take no more memory."""
     fill(Profile, administrator.appid, 250)
     response = administrator.get(f"{PROFILES}?all=1")
     statements = []
-    db.query_hooks.append(statements.append)
+    monkeypatch.setattr(db.obj, "query_hooks", [statements.append])
     parts = [
         (part.count(b'"updatedAt"'), len(statements))
         for part in response.iter_encoded()
@@ -361,7 +361,9 @@ def test_all_is_read_in_batches_of_100(administrator):
         (OSError, 500, "internal-error"),
     ],
 )
-def test_all_whose_rows_cannot_be_read(administrator, error, status, code, caplog):
+def test_all_whose_rows_cannot_be_read(
+    administrator, monkeypatch, caplog, error, status, code
+):
     """Without the first rows it is an error; later it breaks off, as the log shows."""
     text = "5ec4e7"
 
@@ -373,7 +375,7 @@ def test_all_whose_rows_cannot_be_read(administrator, error, status, code, caplo
     environ = create_environ(f"{PROFILES}?all=1", headers=administrator.headers)
     parts = iter(administrator.application(environ, lambda *_: None))
     assert next(parts).startswith(b"[{")
-    db.query_hooks.append(fail)
+    monkeypatch.setattr(db.obj, "query_hooks", [fail])
     with pytest.raises(error):
         next(parts)
     assert environ["profiles.code"] == code

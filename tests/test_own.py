@@ -26,8 +26,8 @@ from operations import (
 
 ACCOUNT = "/api/user/account"
 PROFILE = "/api/user/profile"
-PROFILES = "/api/user/profiles"
-SESSIONS = "/api/user/sessions"
+OWN_PROFILES = "/api/user/profiles"
+OWN_SESSIONS = "/api/user/sessions"
 DEFAULT = "/api/user/set-default-profile"
 DELETION = "/api/user/delete-profile"
 END = "/api/user/end-session"
@@ -60,8 +60,8 @@ def test_the_account_shows_its_default_profile(reader):
     assert shown.json == made == find_own_profile(reader.caller, made["profileid"])
 
 
-def test_the_profiles_of_the_account_alone_are_listed(reader):
-    path = own(PROFILES, reader)
+def test_list_own_profiles_of_the_account_alone(reader):
+    path = own(OWN_PROFILES, reader)
     assert reader.get(path).data == b"null\n"
     assert list_own_profiles(reader.caller, reader.accountid) is None
     made = [reader.create(named(name)).json for name in "abc"][::-1]
@@ -79,7 +79,7 @@ def test_the_profiles_of_the_account_alone_are_listed(reader):
 
 def test_a_profile_made_between_two_pages_is_not_missed_or_repeated(user):
     made = [user.create(named(name)).json for name in "abc"][::-1]
-    path = f"{own(PROFILES, user)}&limit=2"
+    path = f"{own(OWN_PROFILES, user)}&limit=2"
     following = user.get(path).headers["Link"].partition(">")[0].lstrip("<")
     newest = user.create(named("d")).json
     assert user.get(following).json == made[2:]
@@ -89,7 +89,7 @@ def test_a_profile_made_between_two_pages_is_not_missed_or_repeated(user):
 def test_a_cursor_is_a_row_of_this_listing(user, administrator):
     """Also of an administrator, who may name another's in the other listing."""
     another = user.create(named("a")).json["profileid"]
-    path = own(PROFILES, administrator)
+    path = own(OWN_PROFILES, administrator)
     for after in (another, "prof_0123456789abcdef", "x"):
         for more in ("", "&all=1"):
             response = administrator.get(f"{path}&after={after}{more}")
@@ -183,7 +183,7 @@ def test_a_transaction_that_has_read_sees_a_delete_profile(user, operation):
         operation(user.caller, profileid)
 
 
-def test_a_profile_is_chosen_and_deleted_by_eight_at_once(user, isolation):
+def test_set_default_profile_and_delete_profile_by_eight_at_once(user, isolation):
     for _ in range(5):
         profileid = user.create(named("a")).json["profileid"]
         choose = partial(user.patch, f"{DEFAULT}?profileid={profileid}")
@@ -196,12 +196,12 @@ def test_a_profile_is_chosen_and_deleted_by_eight_at_once(user, isolation):
         assert (account["profileid"], account["profile"]) == (None, None)
 
 
-def test_the_own_sessions_are_listed(reader):
+def test_list_own_sessions(reader):
     """Newest first, as /api/user/profiles lists profiles."""
     sign_in(reader.application)
     other = create_session(reader.accountid, 60)
     del other["token"]
-    path = own(SESSIONS, reader)
+    path = own(OWN_SESSIONS, reader)
     newest = reader.get(f"{path}&limit=1")
     assert newest.json == [other]
     following = f"{path}&limit=1&after={other['sessionid']}"
@@ -265,7 +265,7 @@ def test_end_session_needs_a_sessionid_in_this_process(user, sessionid):
     assert caught.value.status == 400
 
 
-@pytest.mark.parametrize("path", [ACCOUNT, PROFILES, SESSIONS])
+@pytest.mark.parametrize("path", [ACCOUNT, OWN_PROFILES, OWN_SESSIONS])
 def test_the_account_is_checked_before_the_query(app, user, administrator, path):
     """Missing, unknown, of another application, another's."""
     elsewhere = sign_in(app, appid="elsewhere")
@@ -303,8 +303,8 @@ def test_the_profile_is_checked(app, user, administrator, method, path):
     [
         ("GET", ACCOUNT),
         ("GET", PROFILE),
-        ("GET", PROFILES),
-        ("GET", SESSIONS),
+        ("GET", OWN_PROFILES),
+        ("GET", OWN_SESSIONS),
         ("PATCH", DEFAULT),
         ("DELETE", DELETION),
         ("PATCH", END),
@@ -326,7 +326,7 @@ def test_the_session_is_checked_first(app, client, user, method, path):
 def test_an_account_that_is_deleted_while_its_pages_are_read(user, administrator):
     for name in "ab":
         user.create(named(name))
-    link = user.get(f"{own(PROFILES, user)}&limit=1").headers["Link"]
+    link = user.get(f"{own(OWN_PROFILES, user)}&limit=1").headers["Link"]
     delete_account(administrator.caller, user.accountid)
     following = link.partition(">")[0].lstrip("<")
     assert_error(user.get(following), 401, "sign-in-required")
@@ -348,6 +348,6 @@ def test_a_caller_without_an_appid_is_looked_up_in_that_of_the_call(user):
 
 def test_eight_clients_read_at_once(user):
     rows = fill(Profile, user.appid, 30, accountid=user.accountid)
-    read = partial(user.get, f"{own(PROFILES, user)}&all=1")
+    read = partial(user.get, f"{own(OWN_PROFILES, user)}&all=1")
     for response in at_once(*[read] * 8):
         assert response.json == rows

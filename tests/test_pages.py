@@ -25,7 +25,7 @@ OPERATING = PAGES["OPERATING"]
 CODE = {file.stem: file.read_text() for file in ROOT.glob("*.py")}
 DESCRIPTION = json.loads((ROOT / "openapi.json").read_text())
 OPERATIONS = [path for path in DESCRIPTION["paths"] if "/api/" in path]
-QUERY = {"accountid", "profileid", "limit", "offset", "after"}
+QUERY = {"accountid", "profileid", "sessionid", "limit", "offset", "after"}
 BODY = {"phone", "dob", "duration"}
 # What differs each time: identifiers, tokens and moments.
 UNIQUE = re.compile("[a-z]{4}_[0-9a-f]{16}|[0-9a-f]{64}|[0-9-]+T[0-9:.]+Z")
@@ -110,8 +110,8 @@ def statuses_of_codes():
 
 def test_errors():
     """All codes, with their statuses."""
-    names = ["accountid", "profileid", "limit", "offset", "duration", *PROFILE_FIELDS]
-    names += [f"{name}-length" for name in LENGTHS]
+    names = ["accountid", "profileid", "sessionid", "limit", "offset", "duration"]
+    names += [*PROFILE_FIELDS, *(f"{name}-length" for name in LENGTHS)]
     codes = {
         "bad-request",
         *HTTP_CODES.values(),
@@ -124,6 +124,7 @@ def test_errors():
         assert listed.pop(code) == {str(status)}
     for name in ("accountid", "profileid"):
         assert listed.pop(f"invalid-{name}") == {"400", "404"}
+    assert listed.pop("invalid-sessionid") == {"404"}
     for code, statuses in listed.items():
         assert statuses == {str(ServiceError(code).status)}
 
@@ -179,6 +180,7 @@ def test_the_codes_of_a_request(make_app, empty_database_url, path):
     administrator = sign_in(app, administrator=True)
     own = user.create(fields).json
     own = {name: own[name] for name in ("accountid", "profileid")}
+    own["sessionid"] = user.session["sessionid"]
     foreign = administrator.create(fields).json
     mended = {
         "administrator-required": [{"caller": administrator}],
@@ -190,6 +192,7 @@ def test_the_codes_of_a_request(make_app, empty_database_url, path):
             {"profileid": "prof_" + "0" * 16},
             {"profileid": foreign["profileid"]},
         ],
+        "invalid-sessionid": [{"sessionid": administrator.session["sessionid"]}],
         "invalid-account": [own],
         "invalid-phone": [fields],
         "invalid-duration": [{"duration": "1"}],
@@ -199,7 +202,7 @@ def test_the_codes_of_a_request(make_app, empty_database_url, path):
         "invalid-after": [{"after": ""}],
     }
     given = dict.fromkeys("duration limit offset after".split(), "x")
-    given |= {"caller": user, "key": ""}
+    given |= {"caller": user, "key": "", "sessionid": "sess_" + "0" * 16}
     ((method, _),) = DESCRIPTION["paths"][path].items()
 
     def send():

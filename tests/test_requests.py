@@ -321,6 +321,29 @@ def test_an_unknown_path(client, path):
     assert "evil" not in str(response.headers)
 
 
+@pytest.mark.parametrize("path", ["", "//health", f"///{UPDATE}"])
+def test_a_path_that_is_empty_or_begins_with_two_slashes(client, path):
+    response = client.get(environ_overrides={"PATH_INFO": path})
+    assert_error(response, 404, "not-found")
+
+
+YEAR = f"Mon, 01 Jan {'9' * 20} 00:00:00 GMT"
+ZONE = f"Mon, 01 Jan 2100 00:00:00 +{'9' * 20}"
+IMPOSSIBLE = [
+    (200, {"If-Modified-Since": YEAR}),
+    (200, {"If-Modified-Since": ZONE}),
+    (206, {"If-Range": YEAR, "Range": "bytes=0-0"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("status", "headers"), IMPOSSIBLE, ids=["year", "zone", "range"]
+)
+def test_an_impossible_date_counts_as_none(client, status, headers):
+    with client.get("/docs/swagger-ui.css", headers=headers) as response:
+        assert response.status_code == status
+
+
 @pytest.mark.parametrize(("path", "method"), [(UPDATE, "PATCH"), ("/health", "GET")])
 def test_a_method_that_is_not_allowed(client, path, method):
     response = client.put(path, headers={"Host": "evil.example"})
@@ -335,6 +358,22 @@ def test_a_defect_is_a_500_with_a_traceback_in_the_log(make_app, caplog):
     response = app.test_client().get("/defect")
     assert_error(response, 500, "internal-error")
     assert "KeyError: 'the reason'" in caplog.text
+
+
+@pytest.mark.parametrize("separator", ["\n", "\r", "\x1b", "\u2028"], ids=ascii)
+def test_an_error_cannot_forge_a_line(separator):
+    """Neither its own message nor that of the line before it, which has a path."""
+    forged = f"{separator}time=2026-11-21T09:30:00.123Z method=DELETE"
+    record = logging.makeLogRecord({"msg": "Exception on %s", "args": (forged,)})
+    try:
+        raise ValueError(forged)
+    except ValueError as error:
+        record.exc_info = (ValueError, error, error.__traceback__)
+    first, *frames, last = LogFormatter().format(record).splitlines()
+    assert first.endswith(repr(f"Exception on {forged}"))
+    assert frames[0] == "Traceback (most recent call last):"
+    assert frames[-1] == "    raise ValueError(forged)"
+    assert last == repr(f"ValueError: {forged}")
 
 
 def test_a_line_about_an_error_has_its_time_and_request_id(app):

@@ -7,7 +7,7 @@ import runpy
 import signal
 import socket
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -130,6 +130,25 @@ def test_silent_clients_are_given_up(serve, tmp_path):
     at_once(*[partial(wait_behind, *silent) for silent in SILENT])
 
 
+# How many connections are open, and what was sent on each.
+OPEN = {
+    "nothing was sent": (40, ""),
+    "the client closes late": (20, "GET / HTTP/1.0\r\n\r\n"),
+    "the client closes late after an error": (20, "x\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize(("count", "text"), OPEN.values(), ids=OPEN)
+def test_open_connections_keep_nobody_waiting(serve, tmp_path, count, text):
+    service = serve(f"sqlite:///{tmp_path}/x.db", WEB_CONCURRENCY="1")
+    with ExitStack() as stack:
+        for _ in range(count):
+            stack.enter_context(connected(service, text))
+        began = time.monotonic()
+        assert service.get("/health").status_code == 200
+        assert time.monotonic() - began < 5
+
+
 @pytest.fixture(scope="module")
 def administrator(tmp_path_factory):
     """An administrator of the service to which something broken is sent."""
@@ -150,6 +169,50 @@ def test_a_body_that_nobody_reads_does_not_break_the_next_request(administrator)
     assert answers.count("HTTP/1.1 401 ") == 2
 
 
+BROKEN = {
+    "a size": "x\r\n\r\n",
+    "the end of a chunk": "1\r\nxx\r\n0\r\n\r\n",
+    "an extension": "1;\x01\r\nx\r\n0\r\n\r\n",
+    "a trailer": "0\r\nsecret\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize(("path", "status"), [("/nope", 404), (CREATE, 401)])
+@pytest.mark.parametrize("body", BROKEN.values(), ids=BROKEN)
+def test_a_broken_body_that_nobody_reads_ends_the_connection(
+    administrator, path, status, body
+):
+    service = administrator.application
+    start = len(service.log())
+    text = f"POST {path} HTTP/1.1\r\nHost: x\r\n{CHUNKED}{body}{HEALTH}"
+    answers = exchange(service, text)
+    assert answers.startswith(f"HTTP/1.1 {status} ")
+    assert answers.count("HTTP/1.1 ") == 1
+    assert service.log()[start:].count(f" path={path} ") == 1
+
+
+def test_a_client_that_still_sends_reads_that_its_body_is_too_large(administrator):
+    head = POST.format(administrator) + "Content-Length: 100000000\r\n\r\n"
+    with connected(administrator.application, head) as wire:
+        with suppress(ConnectionError):  # once the service has closed the connection
+            for _ in range(100):
+                wire.sendall(b"x" * 1_000_000)
+        assert wire.recv(12) == b"HTTP/1.1 413"
+
+
+EVIL = "http://evil.example"
+REFUSED = [EVIL, f"{EVIL}?x", f"{EVIL}//health", f"///{PROFILES}", "/%2Fdocs"]
+
+
+@pytest.mark.parametrize("target", REFUSED)
+def test_a_path_that_is_empty_or_begins_with_two_slashes(administrator, target):
+    head = f"GET {target} HTTP/1.1\r\nHost: evil.example\r\n\r\n"
+    answer = exchange(administrator.application, head)
+    assert answer.startswith("HTTP/1.1 404 ")
+    assert answer.endswith('{"object":"error","message":"not-found"}\n')
+    assert "evil" not in answer
+
+
 # By what is in the answer: what follows in the head and in the body.
 SENT = {
     "invalid-body: cut": f"Content-Length: 60\r\n\r\n{FORM}",
@@ -162,6 +225,8 @@ SENT = {
     "400: a header over two lines": "X: x\r\n secret\r\n\r\n",
     "400: a header with a blank before the colon": "X : secret\r\n\r\n",
     ": a header that is cut has no answer": "X: secret",
+    "invalid-contact-email: 50 headers": "X: secret\r\n" * 47 + "\r\n",
+    "HTTP/1.1 431: 51 headers": "X: secret\r\n" * 48 + "\r\n",
     "201 CREATED: a whole form": WHOLE,
 }
 
@@ -210,6 +275,8 @@ def test_a_stop_answers_what_was_asked(reading, empty_database_url):
     """It waits for no half request, and ends in 8 seconds: platforms kill after 10."""
     administrator, listing = reading
     service = administrator.application
+    for _ in range(20):
+        service.get("/health")  # a connection that is closed is counted as one
     with ExitStack() as stack, cursor_of(empty_database_url) as cursor:
         cursor.execute("BEGIN IMMEDIATE")
         for text in ("GET /hea", HALF_HEAD, HALF_BODY, POST + WHOLE):
