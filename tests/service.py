@@ -172,7 +172,7 @@ def mysql_url(name="mysql"):
 @contextmanager
 def new_database(kind, folder):
     """The URL of a database of the kind without a table, until the end of the block."""
-    name = f"test_profiles_{token_hex(4)}"
+    name = f"profiles_test_{token_hex(4)}"  # MariaDB lets any user use test_…
     if kind == "sqlite":
         yield f"sqlite:///{folder}/{name}.db"
         return
@@ -187,12 +187,16 @@ def new_database(kind, folder):
 def user_with(url, rights):
     """The URL of a MySQL database with a user who has only these rights."""
     name = parse_database_url(url).name
-    execute(url, f"CREATE USER {name}@'%' IDENTIFIED BY 'x'")
+    # Beside "%", because MariaDB may have an anonymous user on this machine.
+    hosts = ["%", "localhost"]
+    for host in hosts:
+        execute(url, f"CREATE USER {name}@'{host}' IDENTIFIED BY 'x'")
+        execute(url, f"GRANT {rights} ON {name}.* TO {name}@'{host}'")
     try:
-        execute(url, f"GRANT {rights} ON {name}.* TO {name}@'%'")
         yield re.sub("//.*@", f"//{name}:x@", url)
     finally:
-        execute(url, f"DROP USER {name}@'%'")
+        for host in hosts:
+            execute(url, f"DROP USER {name}@'{host}'")
 
 
 @contextmanager

@@ -303,14 +303,14 @@ def test_a_statement_with_a_hint_that_fails_for_another_reason(app):
 
 @on_mysql
 def test_a_key_that_another_transaction_used_meanwhile(app, administrator):
-    """What this transaction read before does not show the account."""
+    """What this transaction read before may not show the account."""
     caller = administrator.caller
     create = partial(operations.create_account, caller, idempotency_key="key")
-    with pytest.raises(peewee.IntegrityError), db.atomic():
+    with suppress(peewee.IntegrityError), db.atomic():
         assert Account.select().count()
-        at_once(in_context(create))
-        create()
-    assert create()["object"] == "account"
+        (created,) = at_once(in_context(create))
+        assert create() == created
+    assert create() == created
 
 
 @on_sqlite
