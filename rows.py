@@ -14,6 +14,8 @@ from errors import ServiceError
 from models import Account, Profile, Session, as_object, next_nanoseconds, timestamp
 from validators import MAX_INT64, is_identifier
 
+BATCH = 100  # how many rows select_all() reads at once
+
 # ``scope``: columns and their values, which the listed rows and the row ``after`` have.
 # ``email``: an address that the listed profiles have, ignoring case, or None.
 Listing = namedtuple("Listing", "model scope email", defaults=[None])
@@ -159,10 +161,12 @@ def select_page(listing, limit, offset, after):
 
 
 def select_all(listing, after):
-    """Yield all objects in order, as lists of up to 100. Raises invalid-after."""
+    """Yield all objects in order, as lists of up to BATCH. Raises invalid-after."""
     position = find_position(listing, after)
-    while rows := select_rows(listing, position, 100, 0):
+    while rows := select_rows(listing, position, BATCH, 0):
         yield [listed_object(listing.model, row) for row in rows]
+        if len(rows) < BATCH:
+            return  # without a statement that would find nothing
         position = rows[-1][-1]
 
 

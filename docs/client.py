@@ -1,26 +1,33 @@
-"""A client of Profiles in Python. Copy it, and change it as you like.
+"""A client for Profiles in Python. Copy it into your product and adapt it.
 
-Set PROFILES_URL to the address of the service, such as http://127.0.0.1:8000, and
-PROFILES_TOKEN to the token of an administrator. You know a user by your own id:
+It reads these environment variables:
 
-    user = User("0f8fad5b-d9cb-469f-a165-70867728950e")
+- PROFILES_URL: the address of the service, such as http://127.0.0.1:8000
+- PROFILES_TOKEN: an administrator's token
+- PROFILES_APPID: the service's APPID, by default "default"
+- PROFILES_TIMEOUT: how many seconds a request may take with its retries, by default 30
+
+You identify a user by your own id:
+
+    user = sign_up("0f8fad5b-d9cb-469f-a165-70867728950e")  # once
     user.save_profile({"contact-email": "ada@example.com", "full-name": "Ada King"})
 
-Keep user.token in your own session of the user, so that the user signs in once.
+Keep user.token in your own session of the user, so that the user signs in once:
+
+    user = User("0f8fad5b-d9cb-469f-a165-70867728950e", token)
 """
 
 import os
 import re
+from hashlib import sha256
 from time import monotonic, sleep
 from urllib.parse import parse_qsl
 
 import requests
-from requests.exceptions import ChunkedEncodingError
 
-DURATION = 28_800  # how long a user's session lasts, in seconds
-WAITS = (1, 2, 4)  # seconds before each repeat, if the answer has no Retry-After
-TRY_SECONDS = 15  # how long to wait for one answer
-TOTAL_SECONDS = 30  # how long to wait for a request with its repeats
+DURATION = 28_800  # seconds that a user's session lasts
+WAITS = (1, 2, 4)  # seconds before each retry, if the response has no Retry-After
+TRY_SECONDS = 15  # seconds to wait for one response
 
 http = requests.Session()
 # Without an auth, requests would replace the token with a password from ~/.netrc.
@@ -30,8 +37,9 @@ http.auth = lambda request: request
 class ServiceError(Exception):
     """A request failed. The code is one of API.md's, or one of these:
 
-    unexpected-answer: it is not the service's, but a proxy's page, for example.
-    no-answer: there is no status either.
+    unexpected-answer: the response is not the service's, but a proxy's page, say.
+    no-answer: there was no response, so there is no status either.
+    not-sent: the address or the token is malformed, so nothing was sent.
     """
 
     def __init__(self, code, status=None, request_id=None, retry_after=None):
@@ -43,24 +51,24 @@ class ServiceError(Exception):
 
 
 class AdministratorTokenError(ServiceError):
-    """PROFILES_TOKEN is refused. Tell the operator, and do not let the user sign in."""
+    """PROFILES_TOKEN or PROFILES_APPID is wrong. Tell the operator, not the user."""
 
 
 def send(method, path, token, body=None, key=None, **query):
     """Send a request and return the response. Raises ServiceError.
 
-    After a 502, 503 or 504, or without an answer, the same request is sent again.
+    After a 502, 503 or 504, or without a response, the request is sent again.
     """
-    headers = {"Authorization": f"Bearer {token}"}
+    headers = {"Authorization": f"Bearer {token}", "X-Appid": appid()}
     if key is not None:
         headers["Idempotency-Key"] = key
     request = {"method": method, "params": query, "json": body, "headers": headers}
-    deadline = monotonic() + TOTAL_SECONDS
+    deadline = monotonic() + float(os.environ.get("PROFILES_TIMEOUT") or 30)
     for wait in WAITS:
         try:
             return send_once(path, deadline, request)
         except ServiceError as error:
-            if error.status not in (None, 502, 503, 504):
+            if error.code != "no-answer" and error.status not in (502, 503, 504):
                 raise
             if error.retry_after.isdecimal():
                 wait = int(error.retry_after)
@@ -70,30 +78,36 @@ def send(method, path, token, body=None, key=None, **query):
     return send_once(path, deadline, request)
 
 
+def appid():
+    return os.environ.get("PROFILES_APPID") or "default"
+
+
 def send_once(path, deadline, request):
     url = os.environ["PROFILES_URL"] + "/api/" + path
     seconds = min(TRY_SECONDS, max(0.1, deadline - monotonic()))
     try:
-        # A redirect is not followed, since it would make a GET of a POST.
-        answer = http.request(
+        # A redirect is not followed, because it would turn a POST into a GET.
+        response = http.request(
             url=url, timeout=seconds, allow_redirects=False, **request
         )
-    except (requests.ConnectionError, requests.Timeout, ChunkedEncodingError) as error:
+    except ValueError:  # its message may contain the token
+        raise ServiceError("not-sent") from None
+    except requests.RequestException as error:
         raise ServiceError("no-answer") from error
     try:
-        content = answer.json()
-        if answer.status_code in (200, 201):
-            return answer
+        content = response.json()
+        if response.status_code in (200, 201):
+            return response
         code = content["message"]
     except (ValueError, TypeError, KeyError):
         code = "unexpected-answer"
-    request_id = answer.headers.get("X-Request-Id")
-    retry_after = answer.headers.get("Retry-After")
-    raise ServiceError(code, answer.status_code, request_id, retry_after)
+    request_id = response.headers.get("X-Request-Id")
+    retry_after = response.headers.get("Retry-After")
+    raise ServiceError(code, response.status_code, request_id, retry_after)
 
 
 def administrate(method, path, **options):
-    """Send a request with the token of the administrator."""
+    """Send a request with the administrator's token."""
     try:
         token = os.environ["PROFILES_TOKEN"]
         return send(method, f"administrator/{path}", token, **options)
@@ -104,7 +118,11 @@ def administrate(method, path, **options):
 
 
 def walk(send, path, **query):
-    """Yield every row of a listing, as in walk(administrate, "profiles", limit=100)."""
+    """Yield every row of a list, as in walk(administrate, "profiles", limit=100).
+
+    Raises ServiceError("invalid-after") if the last row of a page was deleted before
+    the next page was read. Start again then.
+    """
     while True:
         response = send("GET", path, **query)
         yield from response.json() or []
@@ -114,20 +132,40 @@ def walk(send, path, **query):
         query = dict(parse_qsl(link.partition("?")[2]))
 
 
+def accounts(limit=100):
+    """Yield all accounts, each with its default profile, in the order of their ids."""
+    return walk(administrate, "accounts", limit=limit)
+
+
+def sign_up(user_id, duration=DURATION):
+    """Create the account of a user and return the User, who is signed in.
+
+    Calling it again is safe, because the same id always gives the same account.
+    """
+    compute_accountid(user_id)  # raises ValueError before anything is sent
+    administrate("POST", "create-account", key=user_id)
+    return User(user_id, duration=duration)
+
+
+def compute_accountid(user_id):
+    """Return the id that the service gives to the account of your user."""
+    # HTTP strips whitespace around a header, so "x " and "x" would be one account.
+    is_key = isinstance(user_id, str) and re.fullmatch("[ -~]{1,255}", user_id)
+    if not is_key or user_id != user_id.strip():
+        raise ValueError(f"not 1 to 255 ASCII characters, stripped: {user_id!r}")
+    return "acct_" + sha256(f"{appid()} {user_id}".encode()).hexdigest()[:16]
+
+
 class User:
-    """A user with your own id. The first time, the account is created.
+    """A user who has signed up, by your own id.
 
     ``token`` is one that you have kept; without it, the user signs in. ``duration`` is
-    that of a new session, in seconds.
+    that of a new session, in seconds. If the account was deleted, signing in raises
+    ServiceError("invalid-accountid").
     """
 
     def __init__(self, user_id, token=None, duration=DURATION):
-        # HTTP removes outer blanks: "x " and "x" would be one account.
-        is_key = isinstance(user_id, str) and re.fullmatch("[ -~]{1,255}", user_id)
-        if not is_key or user_id != user_id.strip():
-            raise ValueError(f"not 1 to 255 ASCII characters, stripped: {user_id!r}")
-        account = administrate("POST", "create-account", key=user_id).json()
-        self.accountid = account["accountid"]
+        self.accountid = compute_accountid(user_id)
         self.duration = duration
         self.token = token
         if token is None:
@@ -142,7 +180,7 @@ class User:
         return administrate(method, path, accountid=self.accountid, **options).json()
 
     def send(self, method, path, **options):
-        """Send a request of the user; if the token has expired, with a new one."""
+        """Send a request of the user. If the token has expired, sign in and resend."""
         try:
             return send(method, f"user/{path}", self.token, **options)
         except ServiceError as error:
@@ -152,7 +190,7 @@ class User:
         return send(method, f"user/{path}", self.token, **options)
 
     def account(self):
-        """Return the account. Its profileid is that of the default profile."""
+        """Return the account; its ``profile`` is the default profile, or None."""
         return self.send("GET", "account", accountid=self.accountid).json()
 
     def profile(self, profileid):
@@ -162,38 +200,75 @@ class User:
         """Yield the profiles, newest first."""
         return walk(self.send, "profiles", accountid=self.accountid, limit=limit)
 
-    def save_profile(self, fields):
-        """Update the newest profile, or create the first one; return it."""
-        profile = next(self.profiles(limit=1), None)
-        if not profile:
-            query = {"accountid": self.accountid}
-            body = {**fields, "default": "true"}
-            profile = self.send(
-                "POST", "create-profile", body=body, key="first", **query
-            ).json()
+    def save_profile(self, fields, profileid=None):
+        """Save the fields in a profile and return it.
+
+        Without a profileid, this is the default profile or, if there is none, the
+        newest one. If the user has no profile, create one and make it the default.
+        """
+        profileid = profileid or self.find_profileid()
+        if not profileid:
+            profile = self.create_first_profile(fields)
             if is_saved(profile, fields):
                 return profile
-            # Another request created it before, and these values were ignored.
-        query = {"profileid": profile["profileid"]}
+            # A concurrent request created it first, and these values were ignored.
+            profileid = profile["profileid"]
+        query = {"profileid": profileid}
         return self.send("PATCH", "update-profile", body=fields, **query).json()
 
+    def find_profileid(self):
+        """Return the id of the default profile, else of the newest one, else None."""
+        profileid = self.account()["profileid"]
+        if profileid:
+            return profileid
+        newest = next(self.profiles(limit=1), None)
+        return newest and newest["profileid"]
+
+    def create_first_profile(self, fields):
+        """Create a profile, unless a concurrent request did; return the stored one."""
+        query = {"accountid": self.accountid}
+        body = {**fields, "default": "true"}
+        return self.send(
+            "POST", "create-profile", body=body, key="first", **query
+        ).json()
+
+    def set_default_profile(self, profileid):
+        """Make a profile the default; return the account."""
+        return self.send("PATCH", "set-default-profile", profileid=profileid).json()
+
+    def delete_profile(self, profileid):
+        try:
+            self.send("DELETE", "delete-profile", profileid=profileid)
+        except ServiceError as error:
+            if (error.code, error.status) != ("invalid-profileid", 404):
+                raise  # otherwise it is deleted already
+
+    def sign_out(self):
+        """End this token's session. Drop the User then: it would sign in again."""
+        try:
+            send("PATCH", "user/end-session", self.token)
+        except ServiceError as error:
+            if error.code != "sign-in-required":
+                raise  # otherwise the session has ended already
+
     def sign_out_everywhere(self):
-        """End all sessions. A kept User would begin another one, so forget it."""
+        """End all sessions. Drop the User then: it would sign in again."""
         self.administrate("PATCH", "end-sessions")
 
     def delete(self):
+        """Delete the account with its profiles and sessions."""
         try:
             self.administrate("DELETE", "delete-account")
         except ServiceError as error:
-            if error.code != "invalid-accountid":  # it is deleted already
-                raise
+            if error.code != "invalid-accountid":
+                raise  # otherwise it is deleted already
 
 
 def is_saved(profile, fields):
-    """Return whether the profile has these values. What is not configured is null."""
+    """Return whether the profile has these values. An empty one is stored as null."""
     for name, value in fields.items():
         first, *words = name.split("-")
         stored = profile.get(first + "".join(word.title() for word in words))
-        if stored not in (None, value):
+        if stored != (value or None):
             return False
     return True

@@ -7,6 +7,7 @@ from importlib import import_module
 from io import BytesIO
 from itertools import cycle
 from threading import Event, Thread
+from traceback import format_exception
 
 import pytest
 from service import ROOT, close_connection, named, on_sqlite, sign_in
@@ -15,7 +16,7 @@ from werkzeug.wsgi import get_input_stream
 
 pytestmark = [pytest.mark.long, on_sqlite]
 
-API = (ROOT / "docs" / "API.md").read_text()
+PAGES = {name: (ROOT / name).read_text() for name in ("README.md", "docs/API.md")}
 
 
 class Proxy:
@@ -79,6 +80,7 @@ def proxy(app, monkeypatch):
         monkeypatch.setenv("PROFILES_URL", f"http://127.0.0.1:{server.port}/prefix")
         token = sign_in(app, administrator=True).token
         monkeypatch.setenv("PROFILES_TOKEN", token)
+        monkeypatch.setenv("PROFILES_APPID", app.config["APPID"])
         yield proxy
         server.shutdown()
         thread.join()
@@ -94,47 +96,147 @@ def client(proxy):
 @pytest.fixture
 def eve(proxy, client):
     """A user of the client, who is signed in."""
-    eve = client.User("Eve")
+    eve = client.sign_up("Eve")
     proxy.sent.clear()
     return eve
 
 
-def test_the_sample_of_the_page(proxy, client, administrator, capsys):
+@pytest.mark.parametrize("page_name", PAGES)
+def test_the_sample_of_a_page(proxy, client, administrator, capsys, page_name):
     """The first answer to each request is lost, the second one is a 503."""
     proxy.faults = cycle([lose, page(503, Retry_After="2"), pass_on])
-    sample = re.search("(?s)\n## Quick start\n.*?```python\n(.*?)```", API)[1]
+    (sample,) = re.findall("(?s)```python\n(.*?)```", PAGES[page_name])
     exec(sample, {})
     output = capsys.readouterr().out
     comments = re.findall("print.*# (.+)", sample)
     assert output.splitlines() == comments
     assert proxy.waits == [1, 2] * (len(proxy.sent) // 3)
-    assert administrator.profiles() == []  # since it ends with a deletion
 
 
 @pytest.mark.parametrize("user_id", ["", "x ", "é", "x" * 256, 7])
-def test_an_id_that_is_not_sent_as_it_is(proxy, client, user_id):
+@pytest.mark.parametrize("name", ["User", "sign_up"])
+def test_an_id_that_is_not_sent_as_it_is(proxy, client, name, user_id):
     with pytest.raises(ValueError):
-        client.User(user_id)
+        getattr(client, name)(user_id)
     assert proxy.sent == []
 
 
+def test_a_user_signs_up_once(proxy, client, administrator):
+    eve = client.sign_up("Eve", duration=7)
+    assert proxy.sent == ["create-account", "create-session"]
+    again = client.sign_up("Eve")
+    kept = client.User("Eve", eve.token)
+    assert proxy.sent == ["create-account", "create-session"] * 2
+    assert eve.accountid == again.accountid == kept.accountid
+    assert eve.account() == kept.account()
+    path = f"/api/administrator/sessions?accountid={eve.accountid}"
+    durations = [session["duration"] for session in administrator.get(path).json]
+    assert durations == [28_800, 7]
+
+
+def test_a_user_who_did_not_sign_up(proxy, client):
+    with pytest.raises(client.ServiceError) as caught:
+        client.User("Eve")
+    assert (caught.value.code, caught.value.status) == ("invalid-accountid", 404)
+    assert proxy.sent == ["create-session"]
+
+
+def test_a_user_who_was_deleted_in_another_tab(client, eve, administrator):
+    """Nothing makes the account again, whatever the other tab does."""
+    kept = client.User("Eve", eve.token)
+    eve.delete()
+    eve.delete()
+    calls = [kept.account, lambda: kept.save_profile(named("Eve")), kept.sign_in]
+    for call in [*calls, lambda: client.User("Eve")]:
+        with pytest.raises(client.ServiceError, match="invalid-accountid"):
+            call()
+    accounts = administrator.get("/api/administrator/accounts").json
+    assert all(account["administrator"] for account in accounts)
+
+
+def test_another_application(proxy, client, app, monkeypatch):
+    token = sign_in(app, administrator=True, appid="shop").token
+    monkeypatch.setenv("PROFILES_TOKEN", token)
+    with pytest.raises(client.AdministratorTokenError):
+        client.sign_up("Eve")
+    monkeypatch.setenv("PROFILES_APPID", "shop")
+    account = client.sign_up("Eve").account()
+    assert account["appid"] == "shop"
+    monkeypatch.setenv("PROFILES_APPID", "")  # as if it were not set
+    with pytest.raises(client.AdministratorTokenError):
+        client.User("Eve")
+
+
 def test_a_kept_user_reads_what_is_its_own(proxy, client, eve):
-    saved = eve.save_profile(named("Eve", phone="7"))  # which is not configured
-    assert proxy.sent == ["profiles", "create-profile"]
+    saved = eve.save_profile(named("Eve"))
+    assert proxy.sent == ["account", "profiles", "create-profile"]
     kept = client.User("Eve", eve.token)
     proxy.sent.clear()
     account = kept.account()
     assert account["accountid"] == eve.accountid
-    assert kept.profile(account["profileid"]) == saved  # it is the default profile
+    assert account["profile"] == saved
+    assert kept.profile(account["profileid"]) == saved
     assert list(kept.profiles()) == [saved]
     assert proxy.sent == ["account", "profile", "profiles"]
 
 
-def test_the_duration(client, eve, administrator):
-    client.User("Eve", duration=7).sign_in()
+def test_the_profile_that_is_saved(proxy, eve):
+    """One that is named, else the default one, else the newest one."""
+    first = eve.save_profile(named("a"))
+    options = {"accountid": eve.accountid, "body": named("b")}
+    second = eve.send("POST", "create-profile", **options).json()
+    third = eve.send("POST", "create-profile", **options).json()
+
+    def save(*profileid):
+        return eve.save_profile(named("c"), *profileid)["profileid"]
+
+    assert save() == first["profileid"]
+    assert save(third["profileid"]) == third["profileid"]
+    account = eve.set_default_profile(second["profileid"])
+    assert account["profile"] == second
+    assert save() == second["profileid"]
+    eve.delete_profile(second["profileid"])
+    proxy.sent.clear()
+    assert save() == third["profileid"]
+    assert proxy.sent == ["account", "profiles", "update-profile"]
+    eve.delete_profile(third["profileid"])
+    eve.delete_profile(first["profileid"])
+    new = eve.save_profile(named("d"))
+    assert [new] == list(eve.profiles())
+    assert eve.account()["profile"] == new
+
+
+def test_a_profile_that_is_deleted_twice(proxy, client, eve):
+    saved = eve.save_profile(named("Eve"))
+    proxy.faults = iter([lose])
+    for _ in range(2):
+        eve.delete_profile(saved["profileid"])
+    assert list(eve.profiles()) == []
+    with pytest.raises(client.ServiceError, match="invalid-profileid"):
+        eve.delete_profile("")
+
+
+def test_a_user_signs_out(proxy, client, eve, administrator):
+    """It ends one session. Signing out again is no error, and begins no session."""
+    other = client.User("Eve")
+    proxy.sent.clear()
+    for _ in range(2):
+        eve.sign_out()
+    assert proxy.sent == ["end-session"] * 2
     path = f"/api/administrator/sessions?accountid={eve.accountid}"
-    durations = [session["duration"] for session in administrator.get(path).json]
-    assert durations == [7, 7, 28_800]
+    sessions = administrator.get(path).json
+    assert [session["ended"] for session in sessions] == [False, True]
+    other.account()
+    proxy.faults = iter([page(503)] * 4)
+    with pytest.raises(client.ServiceError):
+        other.sign_out()
+
+
+def test_all_accounts(client, eve, administrator):
+    saved = eve.save_profile(named("Eve"))
+    listed = list(client.accounts(limit=1))
+    assert listed == administrator.get("/api/administrator/accounts").json
+    assert [each["profile"] for each in listed if each["profile"]] == [saved]
 
 
 def test_a_token_that_has_ended_is_replaced(proxy, client, eve):
@@ -174,11 +276,12 @@ def test_a_first_save_that_loses_a_race(app, proxy, eve):
         assert response.status_code == 201
         return app(environ, start_response)
 
-    proxy.faults = iter([pass_on, race])
+    proxy.faults = iter([pass_on, pass_on, race])
     saved = eve.save_profile(named("Eve"))
     assert saved["contactEmail"] == "Eve@example.com"
     assert list(eve.profiles()) == [saved]
-    assert proxy.sent[:-1] == ["profiles", "create-profile", "update-profile"]
+    sent = ["account", "profiles", "create-profile", "update-profile"]
+    assert proxy.sent[:-1] == sent
 
 
 def test_a_503_to_the_end(proxy, client, eve):
@@ -217,18 +320,18 @@ def test_a_wait_that_is_too_long_is_an_error_at_once(proxy, client, eve):
 
 
 @pytest.mark.parametrize(
-    ("try_seconds", "total_seconds", "repeats"),
+    ("try_seconds", "timeout", "repeats"),
     [
-        pytest.param(0.2, 60, 3, id="each try is bounded"),
-        pytest.param(60, 0.5, 0, id="the whole time is bounded"),
+        pytest.param(0.2, "", 3, id="each try is bounded"),
+        pytest.param(60, "0.5", 0, id="the whole time is bounded"),
     ],
 )
 def test_a_service_that_never_answers(
-    proxy, client, eve, monkeypatch, try_seconds, total_seconds, repeats
+    proxy, client, eve, monkeypatch, try_seconds, timeout, repeats
 ):
     monkeypatch.setattr(client, "TRY_SECONDS", try_seconds)
-    monkeypatch.setattr(client, "TOTAL_SECONDS", total_seconds)
     monkeypatch.setattr(client, "WAITS", [0, 0, 0])
+    monkeypatch.setenv("PROFILES_TIMEOUT", timeout)
     given_up = Event()
 
     def be_silent(app, environ, start_response):
@@ -244,6 +347,31 @@ def test_a_service_that_never_answers(
     assert (caught.value.code, caught.value.status) == ("no-answer", None)
     assert seconds < 10
     assert proxy.waits == [0] * repeats
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        pytest.param("PROFILES_TOKEN", "secret\n", id="token with a line break"),
+        pytest.param("PROFILES_TOKEN", "secret…", id="token that is not Latin-1"),
+        pytest.param("PROFILES_APPID", "secret\n", id="appid with a line break"),
+        pytest.param("PROFILES_URL", "127.0.0.1:8000", id="address without a scheme"),
+        pytest.param("PROFILES_URL", "http://", id="address without a host"),
+        pytest.param("PROFILES_URL", "http://127.0.0.1:x", id="port that is no number"),
+    ],
+)
+def test_what_cannot_be_sent(proxy, client, monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(client.ServiceError) as caught:
+        client.User("Eve")
+    assert (caught.value.code, caught.value.status) == ("not-sent", None)
+    assert "secret" not in "".join(format_exception(caught.value))
+    assert (proxy.sent, proxy.waits) == ([], [])
+
+
+def test_a_kept_token_that_cannot_be_sent(client, eve):
+    with pytest.raises(client.ServiceError, match="not-sent"):
+        client.User("Eve", "…").account()
 
 
 def test_an_answer_that_breaks_off(proxy, eve):
@@ -262,6 +390,16 @@ def test_a_walk(proxy, client, user, administrator):
     found = list(client.walk(client.administrate, "profiles", limit=2))
     assert found == administrator.profiles()
     assert proxy.waits == [1, 1, 1]
+
+
+def test_a_walk_whose_row_is_deleted(client, user, administrator):
+    for _ in range(3):
+        user.create(named("Eve"))
+    found = client.walk(client.administrate, "profiles", limit=1)
+    first = next(found)
+    user.delete(f"/api/user/delete-profile?profileid={first['profileid']}")
+    with pytest.raises(client.ServiceError, match="invalid-after"):
+        next(found)
 
 
 def test_a_password_in_netrc_does_not_replace_the_token(

@@ -10,7 +10,7 @@ from importlib import import_module
 from itertools import chain
 
 import pytest
-from service import ROOT, SESSIONS, close_connection, run, sign_in
+from service import ROOT, close_connection, run, sign_in
 
 from validators import PROFILE_FIELDS
 
@@ -35,6 +35,9 @@ BODY = {name: row.example for name, row in PROFILE_FIELDS.items()}
 # What is empty counts as not given, and `all` overrules the rest. The requests of the
 # other two get a session here.
 NOT_PROMISED = ["negative_data_rejection", "ignored_auth", "missing_required_header"]
+END_SESSION = "/api/user/end-session"
+DELETE_PROFILE = "/api/user/delete-profile"
+CURSORS = {"accounts": "accountid", "sessions": "sessionid"}
 # A domain must have a dot, which no schema can say.
 ADDRESSES = st.emails(domains=st.just("example.com"))
 schemathesis.openapi.format("email", ADDRESSES)
@@ -60,13 +63,18 @@ def test_the_description_is_valid_and_any_request_is_answered_as_it_says(
     @schema.hooks.hook("map_case")
     def aim(context, case):
         """Send, most times, a session of the application and identifiers of it."""
-        if answers.total() % 5:
-            case.headers.update(administrator.headers)
-        existing = profile | {"after": profile["profileid"]}
-        if case.path == SESSIONS:
-            existing["after"] = administrator.session["sessionid"]
-        if "/administrator/" in case.path and case.method != "GET":
+        caller = administrator
+        existing = profile | administrator.session
+        existing["after"] = existing[CURSORS.get(case.path.split("/")[-1], "profileid")]
+        if case.path == END_SESSION:
+            caller = sign_in(app, appid="shop")
+            existing = caller.session
+        elif case.path == DELETE_PROFILE:
+            existing = administrator.create(json=BODY).json
+        elif "/administrator/" in case.path and case.method != "GET":
             existing = run(app, "create-account", "--appid", "shop")
+        if answers.total() % 5:
+            case.headers.update(caller.headers)
         if "after" in case.query or answers.total() % 4:
             for name in existing.keys() & case.query.keys():
                 case.query[name] = existing[name]
@@ -126,6 +134,12 @@ def test_a_generated_client_in_python(world):
         assert call("administrator.list_profiles", limit=1) == [updated]
         (own,) = call("administrator.list_sessions", all_=models.ListSessionsAll.ALL)
         assert not own.ended
+        (account,) = call("administrator.list_accounts", accountid=world.accountid)
+        assert account.profile == updated
+        deleted = call("user.delete_profile", profileid=made.profileid)
+        assert deleted == updated
+        account = call("user.get_own_account", accountid=world.accountid)
+        assert (account.profileid, account.profile) == (None, None)
         target = {"accountid": call("administrator.create_account").accountid}
         assert call("administrator.end_sessions", **target).count == 0
         assert call("administrator.delete_account", **target).sessions == 0
@@ -149,11 +163,21 @@ def try_out(browser, operation, status, target=""):
     return json.loads(find(answer, ".highlight-code code").text)
 
 
+def authorize(browser, slot, token):
+    """Paste a token into one of the two slots."""
+    find(browser, ".btn.authorize").click()
+    form = browser.find_element("xpath", SLOT.format(slot))
+    find(form, "#auth-bearer-value").send_keys(token)
+    find(form, ".modal-btn.authorize").click()
+    find(browser, ".btn-done").click()
+
+
+SLOT = "//*[@class='auth-container'][.//h4/code='{}']"
 CHROMIUM = [
     "headless",
     "no-sandbox",
     "hide-scrollbars",
-    "window-size=980,1400",
+    "window-size=980,1750",
     "force-device-scale-factor=0.735",
 ]
 # The addresses outside the folder above the page that the browser asked for.
@@ -179,13 +203,16 @@ def test_what_the_page_offers_is_accepted(world):
             browser.save_screenshot(f"{ROOT / picture}")
         try_out(browser, "endSessions", "401", world.accountid)
         assert "topbar" not in browser.page_source  # nobody types another address in
-        find(browser, ".btn.authorize").click()
-        find(browser, "#auth-bearer-value").send_keys(world.token)
-        find(browser, ".modal-btn.authorize").click()
-        find(browser, ".btn-done").click()
-        made = try_out(browser, "createProfile", "201", world.accountid)
+        authorize(browser, "administrator", world.token)
+        accountid = try_out(browser, "createAccount", "201")["accountid"]
+        token = try_out(browser, "createSession", "201", accountid)["token"]
+        authorize(browser, "user", token)
+        made = try_out(browser, "createProfile", "201", accountid)
         updated = try_out(browser, "updateProfile", "200", made["profileid"])
         assert updated["fullName"] == "Ada King"
+        account = try_out(browser, "setDefaultProfile", "200", made["profileid"])
+        assert account["profile"] == updated
         assert try_out(browser, "listProfiles", "200") == [updated]
-        try_out(browser, "listSessions", "200")
+        assert account in try_out(browser, "listAccounts", "200")
+        assert try_out(browser, "endSession", "200")["ended"]
         assert browser.execute_script(ELSEWHERE) == []

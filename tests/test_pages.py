@@ -51,6 +51,8 @@ def test_version():
     version = DESCRIPTION["info"]["version"]
     assert f'\nversion = "{version}"\n' in (ROOT / "pyproject.toml").read_text()
     assert version == re.search(r"\n## ([0-9.]+)", PAGES["CHANGELOG"])[1]  # the newest
+    (text,) = re.findall(r"!\[(.*?)\]\(docs/page\.png\)", README)
+    assert text.startswith(f"The page of version {version}:")  # taken anew
 
 
 def test_lines_to_install():
@@ -62,6 +64,8 @@ def test_settings():
     defaults = {}
     for names, default in table(README, "Settings").items():
         defaults |= dict.fromkeys(names.split("`, `"), default)
+    addresses = defaults.pop("FORWARDED_ALLOW_IPS")
+    assert f'"FORWARDED_ALLOW_IPS") or "{addresses}"' in CODE["gunicorn.conf"]
     settings = load({})
     assert defaults.keys() == settings.keys() - {"PROFILE_LENGTHS"}
     defaults |= {"WEB_CONCURRENCY": "", "OPTIONAL_PROFILE_FIELDS": ""}
