@@ -19,8 +19,8 @@ from models import (
     Profile,
     Session,
     as_object,
-    clock_timestamp,
-    now,
+    current_timestamp,
+    next_nanoseconds,
     timestamp,
 )
 from rows import (
@@ -64,7 +64,7 @@ def authenticate(authorization, appid):
             FROM session JOIN account USING (accountid, appid)
             WHERE appid = ? AND tokenHash = ? AND expiresAt > ? AND endedAt IS NULL"""
         token_hash = sha256(bearer[1].encode()).hexdigest()
-        row = run_sql(sql, appid, token_hash, clock_timestamp()).fetchone()
+        row = run_sql(sql, appid, token_hash, current_timestamp()).fetchone()
         if row:
             return Caller(*row)
     raise ServiceError("sign-in-required")
@@ -78,7 +78,7 @@ def create_account(appid=None, *, administrator=False, accountid=None):
     """
     appid = resolve_appid(appid)
     accountid = accountid or new_identifier("acct")
-    created_at = timestamp(now())
+    created_at = timestamp(next_nanoseconds())
     # Even a failed INSERT locks the row, so nobody can delete the account before we
     # read it.
     with db.atomic():
@@ -198,9 +198,9 @@ def end_sessions(accountid):
 @retry_on_conflict
 def end_running(condition):
     """End the sessions that meet a condition and are running; return how many."""
-    ended_at = clock_timestamp()
+    ended_at = current_timestamp()
     is_running = Session.endedAt.is_null() & (Session.expiresAt > ended_at)
-    ended = Session.update(endedAt=ended_at, updatedAt=timestamp(now()))
+    ended = Session.update(endedAt=ended_at, updatedAt=timestamp(next_nanoseconds()))
     return ended.where(is_running & condition).execute()
 
 

@@ -337,9 +337,8 @@ REDACTIONS = (
     # Host '10.0.0.1' is not allowed to connect to this MySQL server
     ("Host '.*' is", "Host '***' is"),
     # User 'ada' has exceeded the 'max_updates' resource (current value: 10)
-    ("User '.*' has exceeded", "User '***' has exceeded"),
     # User ada already has more than 'max_user_connections' active connections
-    ("User .* already has", "User *** already has"),
+    (r"User ('?).*\1( has exceeded| already has)", r"User \1***\1\2"),
     # Incorrect date value: '…' for column `shop`.`profile`.`dob` at row 1
     # Truncated incorrect DOUBLE value: '…'
     # … the right syntax to use near '…' at line 1

@@ -12,16 +12,16 @@ from database import db
 from validators import PROFILE_FIELDS
 
 ALTER_SECONDS = 60  # how long add_columns() waits for other connections
-latest = 0  # what now() returned last
+latest = 0  # what next_nanoseconds() returned last
 
 
-def now(reading=None):
+def next_nanoseconds(reading=None):
     """Return nanoseconds since 1970, UTC, for the id and the timestamps of a row.
 
     The current time, or ``reading``; if that is not after the last value, one more than
     the last value, so that rows of a process keep their order. Not unique across
     threads and processes: insert() retries on a collision. To compare with the current
-    time, use ``time.time_ns()`` or clock_timestamp() instead.
+    time, use ``time.time_ns()`` or current_timestamp() instead.
     """
     global latest
     latest = now_ns = max(latest + 1, reading or time.time_ns())
@@ -34,7 +34,7 @@ def timestamp(nanoseconds):
     return utc_time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def clock_timestamp():
+def current_timestamp():
     """Return the clock's timestamp, to be compared with expiresAt and endedAt."""
     return timestamp(time.time_ns())
 
@@ -215,5 +215,6 @@ def as_object(model, values):
         properties["administrator"] = bool(properties["administrator"])
     if model is Session:
         was_ended = properties["ended"] is not None
-        properties["ended"] = was_ended or properties["expiresAt"] <= clock_timestamp()
+        has_expired = properties["expiresAt"] <= current_timestamp()
+        properties["ended"] = was_ended or has_expired
     return properties

@@ -11,8 +11,10 @@ from peewee import IntegrityError
 
 from database import db, retry_on_conflict, run_sql, run_sql_with_hint
 from errors import ServiceError
-from models import Account, Profile, Session, as_object, now, timestamp
+from models import Account, Profile, Session, as_object, next_nanoseconds, timestamp
 from validators import MAX_INT64, is_identifier
+
+BATCH = 100  # how many rows select_all() reads at once
 
 # ``scope``: columns and their values, which the listed rows and the row ``after`` have.
 # ``email``: an address that the listed profiles have, ignoring case, or None.
@@ -49,7 +51,7 @@ def update(model, identifier, changes):
 
     Raises invalid-accountid or invalid-profileid, 404, if there is no such row.
     """
-    changes = changes | {"updatedAt": timestamp(now())}
+    changes = changes | {"updatedAt": timestamp(next_nanoseconds())}
     columns = ", ".join(f"{name} = ?" for name in changes)
     sql = f"UPDATE {model.TABLE} SET {columns} WHERE {model.TABLE}id = ?"
     if not run_sql(sql, *changes.values(), identifier).rowcount:
@@ -133,7 +135,7 @@ def insert_row(model, values):
 def new_row(model, values):
     """Return the columns of a new row: the values, its id and its timestamps."""
     reading = time.time_ns()
-    row_id = now(reading)
+    row_id = next_nanoseconds(reading)
     created_at = timestamp(row_id)
     row = values | {"id": row_id, "createdAt": created_at, "updatedAt": created_at}
     if model is Session:
@@ -159,10 +161,12 @@ def select_page(listing, limit, offset, after):
 
 
 def select_all(listing, after):
-    """Yield all objects in order, as lists of up to 100. Raises invalid-after."""
+    """Yield all objects in order, as lists of up to BATCH. Raises invalid-after."""
     position = find_position(listing, after)
-    while rows := select_rows(listing, position, 100, 0):
+    while rows := select_rows(listing, position, BATCH, 0):
         yield [listed_object(listing.model, row) for row in rows]
+        if len(rows) < BATCH:
+            return  # without a statement that would find nothing
         position = rows[-1][-1]
 
 

@@ -6,8 +6,10 @@ import shutil
 import subprocess
 import sys
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
+from peewee import OperationalError
 from service import (
     ROOT,
     SignedIn,
@@ -27,7 +29,7 @@ from service import (
 
 import models
 from database import db
-from models import Account, Profile, Session
+from models import Account, Profile, Session, run_when_unlocked
 
 NOTHING = {"object": "database", "added": []}
 PHONE = {"object": "database", "added": ["profile.phone"]}
@@ -94,6 +96,46 @@ def test_a_column_that_another_process_adds_at_the_same_moment(app, flask, monke
     assert flask("init-db") == NOTHING
 
 
+LOCKED = [
+    (1205, "Lock wait timeout exceeded; try restarting transaction"),
+    (1213, "Deadlock found when trying to get lock; try restarting transaction"),
+    ("database is locked",),
+]
+ADDED_ELSEWHERE = [
+    (1060, "Duplicate column name 'phone'"),
+    ("duplicate column name: phone",),
+]
+
+
+@pytest.fixture
+def addition(monkeypatch):
+    """A migration that fails as its ``run`` is told to; nobody sleeps."""
+    monkeypatch.setattr("models.time.sleep", lambda seconds: None)
+    return Mock()
+
+
+@pytest.mark.parametrize("error", LOCKED, ids=str)
+def test_a_lock_is_waited_for(addition, error):
+    addition.run.side_effect = [OperationalError(*error)] * 2 + [None]
+    assert run_when_unlocked(addition) is True
+    assert addition.run.call_count == 3
+
+
+@pytest.mark.parametrize("error", LOCKED, ids=str)
+def test_a_lock_is_waited_for_no_longer_than_a_minute(addition, error, monkeypatch):
+    monkeypatch.setattr(models, "ALTER_SECONDS", -1)
+    addition.run.side_effect = OperationalError(*error)
+    with pytest.raises(OperationalError):
+        run_when_unlocked(addition)
+    assert addition.run.call_count == 1
+
+
+@pytest.mark.parametrize("error", ADDED_ELSEWHERE, ids=str)
+def test_a_column_that_exists_by_now_is_no_error(addition, error):
+    addition.run.side_effect = OperationalError(*error)
+    assert run_when_unlocked(addition) is False
+
+
 @on_mysql
 def test_the_right_that_is_missing_is_named(app, make_app, flask, database_url):
     flask("init-db")
@@ -112,13 +154,13 @@ def test_the_right_that_is_missing_is_named(app, make_app, flask, database_url):
 
 @pytest.fixture
 def reader(flask, database_url):
-    """A cursor of a transaction that keeps the table of profiles from being changed."""
+    """A cursor of a transaction that keeps the table of sessions from being changed."""
     flask("init-db")
-    drop(database_url, "account.profileid", "profile.phone")
+    drop(database_url, "profile.phone", "session.endedAt")
     close_connection()
     with cursor_of(database_url) as cursor:
         cursor.execute("BEGIN IMMEDIATE" if "sqlite" in database_url else "BEGIN")
-        cursor.execute("SELECT COUNT(*) FROM profile")
+        cursor.execute("SELECT COUNT(*) FROM session")
         cursor.fetchall()
         yield cursor
 
@@ -132,7 +174,7 @@ def test_init_db_waits_for_an_open_transaction(flask, reader):
             waiting.result(6)
         reader.execute("ROLLBACK")
         added = waiting.result()["added"]
-    assert added == ["account.profileid", "profile.phone"]
+    assert added == ["profile.phone", "session.endedAt"]
 
 
 @on_mysql
@@ -143,7 +185,7 @@ def test_columns_that_were_added_before_an_error_stay(app, flask, reader, monkey
     assert done.exit_code == 1
     assert done.stderr.startswith("Error: database-unavailable: (1205, 'Lock wait ")
     reader.execute("ROLLBACK")
-    assert flask("init-db") == PHONE
+    assert flask("init-db")["added"] == ["session.endedAt"]
 
 
 # A field that the next version adds

@@ -105,7 +105,7 @@ def test_a_profile_and_its_default_are_stored_both_or_neither(
 def test_a_row_made_in_the_nanosecond_of_another_one(
     app, user, database_url, monkeypatch
 ):
-    moment = models.now() + 10**12
+    moment = models.next_nanoseconds() + 10**12
     for name in ("first", "second"):
         # Patched since only two processes, each with its own clock, meet such a moment.
         monkeypatch.setattr(models, "latest", moment)

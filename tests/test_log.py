@@ -7,7 +7,7 @@ import runpy
 import socket
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from urllib.parse import unquote
 
@@ -81,25 +81,29 @@ def send(service, head):
 
 SIGNED_IN = "account={0[accountid]} session={0[sessionid]} appid=default"
 ANONYMOUS = "account=- session=- appid=-"
-FIELDS = {
-    f"{PROFILES}?limit=5": f"status=200 code=- {SIGNED_IN}",
-    f"{PROFILES}?limit=x": f"status=400 code=invalid-limit {SIGNED_IN}",
-    "/nowhere": f"status=404 code=not-found {ANONYMOUS}",
-    "/docs/swagger-ui.css": f"status=200 code=- {ANONYMOUS}",
-}
 
 
-@pytest.mark.parametrize("target", FIELDS)
-def test_each_field_of_a_line(service, administrator, target):
+@pytest.mark.parametrize(
+    ("target", "fields"),
+    [
+        (f"{PROFILES}?limit=5", f"status=200 code=- {SIGNED_IN}"),
+        (f"{PROFILES}?limit=x", f"status=400 code=invalid-limit {SIGNED_IN}"),
+        ("/nowhere", f"status=404 code=not-found {ANONYMOUS}"),
+        ("/docs/swagger-ui.css", f"status=200 code=- {ANONYMOUS}"),
+    ],
+)
+def test_each_field_of_a_line(service, administrator, target, fields):
     start = len(service.log())
+    began = datetime.now(UTC)
     response = administrator.get(target, headers={"X-Request-Id": "router-1.2_3"})
     (line,) = wait_until(lambda: logged(service, start))
+    time = re.match(r"time=(\S{23}Z) ", line[0])[1]
+    assert abs(datetime.fromisoformat(time) - began) < timedelta(minutes=1)
     expected = (
-        rf"time={datetime.now(UTC):%Y-%m-%dT%H}:\d\d:\d\d\.\d\d\dZ method=GET "
-        f"path={response.request.path} "
-        f"{FIELDS[target].format(administrator.session)} "
+        f"time={time} method=GET path={response.request.path} "
+        f"{fields.format(administrator.session)} "
         f"target=- request_id=router-1.2_3 bytes={len(response.data)} "
-        r"ms=\d{1,4} client=127.0.0.1 worker=\d+"
+        r"ms=\d+ client=127.0.0.1 worker=\d+"
     )
     assert re.fullmatch(expected, line[0])
 
@@ -135,28 +139,36 @@ def test_no_request_forges_a_line_or_has_its_token_in_it(service, head):
 
 
 FORWARDED = "GET / HTTP/1.1\r\nX-Forwarded-For: "
-SHOWN = {
-    # The client is the last address that was forwarded; a Unix socket has none.
-    f"{FORWARDED}192.0.2.1, 203.0.113.9": " client=203.0.113.9 ",
-    f"{FORWARDED}192.0.2.1,2001:DB8::1": " client=2001:DB8::1 ",
-    f"{FORWARDED}192.0.2.1\r\nX-Forwarded-For: unknown": " client=unknown ",
-    f'{FORWARDED}"192.0.2.1, 203.0.113.9': " client=203.0.113.9 ",
-    f"{FORWARDED}203.0.113.9,": " client=- ",
-    # What is long is cut, so that a line is one write.
-    f"{FORWARDED}{'=' * 200}": f" client={'%3D' * 42}%3 ",
-    f"GET /{'=' * 4_000} HTTP/1.1": f" path=/{'%3D' * 682}% ",
-    f"GET {PROFILES}?a HTTP/1.1": (
-        " status=401 code=sign-in-required account=- session=- appid=default target=- "
-    ),
-    # gunicorn itself refuses this.
-    "GET /a?b HTTP/1.1\r\nContent-Length: x": " path=/a status=400 code=- account=- ",
-    "GET / HTTP/1.1\r\nContent-Length: x": " target=- request_id=- bytes=- ",
-}
 
 
-@pytest.mark.parametrize("head", SHOWN, ids="{!a:.80}".format)
-def test_what_a_line_shows_of_a_head(service, head):
-    assert SHOWN[head] in send(service, head)[0]
+@pytest.mark.parametrize(
+    ("head", "shown"),
+    [
+        # The client is the last address that was forwarded; a Unix socket has none.
+        (f"{FORWARDED}192.0.2.1, 203.0.113.9", " client=203.0.113.9 "),
+        (f"{FORWARDED}192.0.2.1,2001:DB8::1", " client=2001:DB8::1 "),
+        (f"{FORWARDED}192.0.2.1\r\nX-Forwarded-For: unknown", " client=unknown "),
+        (f'{FORWARDED}"192.0.2.1, 203.0.113.9', " client=203.0.113.9 "),
+        (f"{FORWARDED}203.0.113.9,", " client=- "),
+        # What is long is cut, so that a line is one write.
+        (f"{FORWARDED}{'=' * 200}", f" client={'%3D' * 42}%3 "),
+        (f"GET /{'=' * 4_000} HTTP/1.1", f" path=/{'%3D' * 682}% "),
+        (
+            f"GET {PROFILES}?a HTTP/1.1",
+            " status=401 code=sign-in-required account=- session=- appid=default "
+            "target=- ",
+        ),
+        # gunicorn itself refuses this.
+        (
+            "GET /a?b HTTP/1.1\r\nContent-Length: x",
+            " path=/a status=400 code=- account=- session=- appid=- target=- "
+            "request_id=- bytes=- ",
+        ),
+    ],
+    ids="{!a:.80}".format,
+)
+def test_what_a_line_shows_of_a_head(service, head, shown):
+    assert shown in send(service, head)[0]
 
 
 @pytest.mark.parametrize("output", [">&-", "| true", ">/dev/full"])
@@ -209,16 +221,18 @@ HOST = "from flask import Flask; shop = Flask('shop')"
 HOST_LOGGER = f"{HOST}; shop.logger"
 SERVICE = "from app import create_app; service = create_app()"
 OWN_FORMATS = rf"\[.*\] ERROR in <string>: paid\n{LINE_OF_ERROR}failed\n"
-# What each order of these lines writes, when the host and then the service log.
-PROGRAMS = {
-    "the host first": ([HOST_LOGGER, SERVICE], OWN_FORMATS),
-    "the service first": ([SERVICE, HOST_LOGGER], OWN_FORMATS),
-    "a root handler first": ([ROOT_HANDLER, SERVICE, HOST], "HOST paid\nHOST failed\n"),
-    "a root handler last": ([SERVICE, HOST, ROOT_HANDLER], "HOST paid\nHOST failed\n"),
-}
+OF_HOST = "HOST paid\nHOST failed\n"
 
 
-@pytest.mark.parametrize(("program", "lines"), PROGRAMS.values(), ids=PROGRAMS)
+@pytest.mark.parametrize(
+    ("program", "lines"),
+    [
+        pytest.param([HOST_LOGGER, SERVICE], OWN_FORMATS, id="the host first"),
+        pytest.param([SERVICE, HOST_LOGGER], OWN_FORMATS, id="the service first"),
+        pytest.param([ROOT_HANDLER, SERVICE, HOST], OF_HOST, id="a root handler first"),
+        pytest.param([SERVICE, HOST, ROOT_HANDLER], OF_HOST, id="a root handler last"),
+    ],
+)
 def test_the_log_of_a_host_program_stays_its_own(tmp_path, program, lines):
     environment = {**os.environ, "DATABASE_URL": f"sqlite:///{tmp_path}/x.db"}
     calls = "shop.logger.error('paid')", "service.logger.error('failed')"
@@ -235,7 +249,7 @@ def test_the_log_of_a_host_program_stays_its_own(tmp_path, program, lines):
 
 def test_the_password_of_a_database_that_is_away_is_not_logged(serve):
     log = serve("mysql://someone:secret@127.0.0.1:1/name").log()
-    assert re.search(f"(?m)^{LINE_OF_ERROR}database unavailable: ", log)[1] == "-"
+    assert re.search(f"(?m)^{LINE_OF_ERROR}database unavailable: ", log)
     assert "secret" not in log
 
 
@@ -256,8 +270,9 @@ def test_nothing_of_a_profile_is_logged(service, administrator, database_url):
 
     assert send_all() == {200, 201, 400, 413, 415}
     execute(database_url, "ALTER TABLE profile RENAME TO elsewhere")
-    statuses = send_all()
-    execute(database_url, "ALTER TABLE elsewhere RENAME TO profile")
-    assert 503 in statuses
+    try:
+        assert 503 in send_all()
+    finally:
+        execute(database_url, "ALTER TABLE elsewhere RENAME TO profile")
     assert "database unavailable: " in service.log()
     assert not re.search(f"secret|1931-03-17|{administrator.token}", service.log())

@@ -1,4 +1,4 @@
-"""Restarts behind nginx, by docs/nginx.conf as it stands; the sample of OPERATING."""
+"""docs/nginx.conf in front of two instances."""
 
 import json
 import re
@@ -9,7 +9,6 @@ from secrets import token_hex
 
 import pytest
 from service import (
-    CREATE,
     PROFILES,
     ROOT,
     Served,
@@ -26,6 +25,7 @@ pytestmark = [
     pytest.mark.skipif(not shutil.which("nginx"), reason="install nginx"),
 ]
 SAMPLE = (ROOT / "docs" / "nginx.conf").read_text()
+TLS = r"(?s)listen 443 ssl;.*?profiles\.key;"
 # The lines for a prefix, which stand in the comment above the line that they replace.
 PREFIX = r"(?s)# (location /profiles/ .*?SCRIPT_NAME /profiles;)\n +location / {"
 CONFIGURATION = """
@@ -51,7 +51,10 @@ class Router(Served):
         environ["REQUEST_URI"] = self.prefix + environ["REQUEST_URI"]
         return super().__call__(environ, start_response)
 
-    def start_nginx(self, folder, sample):
+    def start_nginx(self, folder, sample, *, tls=False):
+        """Start nginx with the sample, without the lines for TLS unless asked."""
+        if not tls:
+            sample = re.sub(TLS, f"listen {self.port};", sample)
         text = CONFIGURATION.format(user=getuser(), sample=sample)
         (folder / "nginx.conf").write_text(text)
         self.start("nginx", "-p", folder, "-c", "nginx.conf", "-e", "stderr")
@@ -84,7 +87,6 @@ def administrator(services, sample, router, tmp_path):
     """An administrator whose requests go through nginx to the services."""
     administrator = sign_in(services[0], administrator=True)
     administrator.application = router
-    sample = sample.replace("listen 8080", f"listen {router.port}")
     router.start_nginx(tmp_path, sample)
     return administrator
 
@@ -155,7 +157,6 @@ def test_a_prefix(services, sample, router, tmp_path):
     """By the lines in the comment of docs/nginx.conf."""
     lines = re.search(PREFIX, sample)[1].replace("# ", "")
     sample = re.sub(PREFIX, lambda _: lines, sample)
-    sample = sample.replace("listen 8080", f"listen {router.port}")
     router.start_nginx(tmp_path, sample)
     assert router.get("//profiles/health").status_code == 404
     router.prefix = "/profiles"
@@ -168,38 +169,47 @@ def test_a_prefix(services, sample, router, tmp_path):
 
 
 @on_sqlite
-def test_the_log_has_what_the_router_knows(services, administrator):
-    forged = {"X-Forwarded-For": "203.0.113.9", "X-Request-Id": "forged"}
-    headers = administrator.get("/health", headers=forged).headers
-    request_id = headers["X-Request-Id"]
-    assert re.fullmatch("[0-9a-f]{32}", request_id)
+@pytest.mark.parametrize(
+    ("sent", "returned"),
+    [
+        pytest.param({"X-Request-Id": "of-the-client"}, "of-the-client", id="own"),
+        pytest.param({}, "[0-9a-f]{32}", id="none"),
+    ],
+)
+def test_the_request_id_of_a_client_comes_back(services, administrator, sent, returned):
+    """It is in the log, too, beside the address that nginx sees."""
+    headers = {"X-Forwarded-For": "203.0.113.9", **sent}
+    request_id = administrator.get("/health", headers=headers).headers["X-Request-Id"]
+    assert re.fullmatch(returned, request_id)
     line = f"path=/health .* request_id={request_id} .* client=127.0.0.1 "
     wait_until(lambda: re.search(line, services[0].log() + services[1].log()))
 
 
 @on_sqlite
-def test_one_instance_with_tls(services, router, tmp_path):
-    """By the sample of OPERATING, with a certificate of our own."""
-    service = services[0]
+def test_creates_with_one_request_id_are_different(administrator):
+    """nginx takes no Idempotency-Key from the X-Request-Id of a client."""
+    headers = {"X-Request-Id": "of-the-client"}
+    for name in "ab":
+        administrator.create(named(name), headers=headers)
+    assert_stored(administrator, "ab")
+
+
+@on_sqlite
+def test_tls(services, sample, router, tmp_path):
+    """With a certificate of our own."""
     certificate = (
         "-keyout profiles.key -out profiles.pem -subj /CN=profiles.example.com"
     )
     command = f"openssl req -x509 -newkey rsa:2048 -nodes {certificate}"
     subprocess.run(command.split(), cwd=tmp_path, stderr=subprocess.DEVNULL, check=True)
-    page = (ROOT / "docs" / "OPERATING.md").read_text()
-    sample = re.search(r"(?s)```nginx\n(.*?)```", page)[1]
     sample = sample.replace("/etc/ssl/", f"{tmp_path}/")
-    sample = sample.replace(":8000", f":{service.port}")
     sample = sample.replace("listen 443", f"listen {router.port}")
-    router.start_nginx(tmp_path, sample)
+    router.start_nginx(tmp_path, sample, tls=True)
 
-    token = sign_in(service).token
-    (tmp_path / "long").write_text("x" * 70_000)
     name = f"profiles.example.com:{router.port}"
     command = f"curl --cacert profiles.pem --resolve {name}:127.0.0.1"
-    command += f" --data @long -H X-Forwarded-For:203.0.113.9 https://{name}{CREATE}"
-    command = [*command.split(), "-H", f"Authorization: Bearer {token}"]
-    answer = subprocess.check_output(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
-    assert json.loads(answer) == {"object": "error", "message": "body-too-large"}
-    line = " status=413 code=body-too-large .* client=127.0.0.1 "
-    wait_until(lambda: re.search(line, service.log()))
+    command += f" https://{name}/health"
+    answer = subprocess.check_output(
+        command.split(), cwd=tmp_path, stderr=subprocess.DEVNULL
+    )
+    assert json.loads(answer) == {"object": "health", "status": "ok"}
