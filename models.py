@@ -207,9 +207,9 @@ def check_tables():
 def as_object(model, values):
     """Return the interface's object, given the values of a model's SELECT_LIST.
 
-    They are in the order of its PROPERTIES.
+    They are in the order of its PROPERTIES. Other values may follow.
     """
-    properties = dict(zip(model.PROPERTIES, values, strict=True))
+    properties = dict(zip(model.PROPERTIES, values, strict=False))
     properties["object"] = model.TABLE
     if model is Account:  # both databases store a boolean as 0 or 1
         properties["administrator"] = bool(properties["administrator"])

@@ -154,7 +154,7 @@ def select_page(listing, limit, offset, after):
     limit_plus_one = min(limit + 1, MAX_INT64)
     position = find_position(listing, after)
     rows = select_rows(listing, position, limit_plus_one, offset)
-    objects = [listed_object(listing.model, row) for row in rows[:limit]]
+    objects = listed_objects(listing.model, rows[:limit])
     if limit and len(rows) > limit:
         return objects, objects[-1][f"{listing.model.TABLE}id"]
     return objects, None
@@ -164,14 +164,14 @@ def select_all(listing, after):
     """Yield all objects in order, as lists of up to BATCH. Raises invalid-after."""
     position = find_position(listing, after)
     while rows := select_rows(listing, position, BATCH, 0):
-        yield [listed_object(listing.model, row) for row in rows]
+        yield listed_objects(listing.model, rows)
         if len(rows) < BATCH:
             return  # without a statement that would find nothing
         position = rows[-1][-1]
 
 
 def select_rows(listing, position, limit, offset):
-    """Return the rows behind a position: what listed_object() takes, and the position.
+    """Return the rows behind a position: what listed_objects() takes, and the position.
 
     The position is the id of a row, or an accountid.
     """
@@ -204,15 +204,14 @@ def select_accounts(condition, *values):
     return run_sql_with_hint(sql, "account_appid_accountid", *values).fetchall()
 
 
-def listed_object(model, row):
-    """Return the object of a row of select_rows(). An account has its ``profile``."""
-    size = len(model.PROPERTIES)
-    listed = as_object(model, row[:size])
+def listed_objects(model, rows):
+    """Return the objects of rows of select_rows(). An account has its ``profile``."""
+    objects = [as_object(model, row) for row in rows]
     if model is Account:
-        values = row[size:-1]  # the last one is the position
-        has_profile = listed["profileid"] and values[0]
-        listed["profile"] = as_object(Profile, values) if has_profile else None
-    return listed
+        for account, row in zip(objects, rows, strict=True):
+            profile = as_object(Profile, row[len(Account.PROPERTIES) :])
+            account["profile"] = profile if profile["profileid"] else None
+    return objects
 
 
 def find_position(listing, after):
