@@ -281,8 +281,9 @@ def demo():
     form = " ".join(f"--data-urlencode '{name}={body[name]}'" for name in body)
     click.echo(f"""\
 Created an administrator, and three accounts with a profile each. Start the service with
-flask run, and paste any of these lines into another terminal. Or open its page {page}
-in a browser, click Authorize, and paste the tokens of a user and of the administrator.
+flask run, and paste any of these lines into another terminal. Or send requests from its
+page in a browser: click Authorize, and paste the tokens of the administrator and the user.
+{page}
 
 # as a user: update-profile (the same values: only updatedAt changes), create-profile
 curl -X PATCH {user} {form} '{page}api/user/update-profile?profileid={profileid}'

@@ -39,7 +39,7 @@ class ServiceError(Exception):
 
     unexpected-answer: the response is not the service's, but a proxy's page, say.
     no-answer: there was no response, so there is no status either.
-    not-sent: the address or the token is malformed, so nothing was sent.
+    not-sent: the address, application id or token is malformed, so nothing was sent.
     """
 
     def __init__(self, code, status=None, request_id=None, retry_after=None):

@@ -284,6 +284,21 @@ def test_a_first_save_that_loses_a_race(app, proxy, eve):
     assert proxy.sent[:-1] == sent
 
 
+@pytest.mark.parametrize(
+    ("stored", "sent", "is_saved"),
+    [
+        pytest.param("7", "7", True, id="the same value"),
+        pytest.param("8", "7", False, id="another value"),
+        pytest.param(None, "7", False, id="an optional value that was not stored"),
+        pytest.param(None, "", True, id="empty, which is stored as null"),
+        pytest.param(None, None, True, id="null"),
+        pytest.param("7", "", False, id="empty, but a value is stored"),
+    ],
+)
+def test_a_first_save_compares_each_value(client, stored, sent, is_saved):
+    assert client.is_saved({"phone": stored}, {"phone": sent}) is is_saved
+
+
 def test_a_503_to_the_end(proxy, client, eve):
     headers = {"Retry_After": "2", "X_Request_Id": "r7"}
     proxy.faults = iter(

@@ -177,7 +177,7 @@ CHROMIUM = [
     "headless",
     "no-sandbox",
     "hide-scrollbars",
-    "window-size=980,1750",
+    "window-size=980,1690",
     "force-device-scale-factor=0.735",
 ]
 # The addresses outside the folder above the page that the browser asked for.
