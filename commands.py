@@ -68,7 +68,7 @@ def duration_option(default):
 
 
 appid_option = click.option(
-    "--appid", help="The application. Default: the service's own."
+    "--appid", help="The application id, by default the service's own."
 )
 
 
@@ -87,9 +87,9 @@ def create_account(appid, administrator):
 @accountid_argument
 @duration_option(DEFAULT_DURATION)
 def create_session(accountid, duration):
-    """Create a session of an account and print it with its token.
+    """Create a session for an account and print it with its token.
 
-    The token is not shown again.
+    Store the token, because it won't be shown again.
 
     Example: flask create-session acct_9b1d4e6f8a2c7035 --duration 3600
     """
@@ -102,7 +102,8 @@ def create_session(accountid, duration):
 def create_administrator(appid, duration):
     """Create an administrator and a session for it; print the session with its token.
 
-    The token is not shown again. Repeating the command creates another administrator.
+    Store the token, because it won't be shown again. If you repeat the command, it
+    creates another administrator.
 
     Example: flask create-administrator
     """
@@ -125,7 +126,7 @@ def list_administrators(appid):
 def find_accounts(email, appid):
     """Print the accounts that have a profile with this e-mail address, ignoring case.
 
-    Each has the profiles that hold the address, newest first.
+    Each account is printed with these profiles, newest first.
 
     Example: flask find-accounts ada@example.com
     """
@@ -136,7 +137,7 @@ def find_accounts(email, appid):
 @accountid_argument
 @click.option("--off", is_flag=True, help="Make it an ordinary account again.")
 def set_administrator(accountid, off):
-    """Make an account an administrator and print it. Its sessions are ended.
+    """Make an account an administrator and print it. This ends its sessions.
 
     Example: flask set-administrator acct_9b1d4e6f8a2c7035
     """
@@ -146,7 +147,7 @@ def set_administrator(accountid, off):
 @command()
 @click.argument("sessionid")
 def end_session(sessionid):
-    """End a session at once and print it.
+    """End a session and print it.
 
     Example: flask end-session sess_5c8e1f7a2b904d36
     """
@@ -156,7 +157,7 @@ def end_session(sessionid):
 @command()
 @accountid_argument
 def end_sessions(accountid):
-    """End all running sessions of an account at once; print how many.
+    """End all running sessions of an account and print how many there were.
 
     Example: flask end-sessions acct_9b1d4e6f8a2c7035
     """
@@ -166,7 +167,7 @@ def end_sessions(accountid):
 @command()
 @accountid_argument
 def delete_account(accountid):
-    """Delete an account, its profiles and its sessions; print how many.
+    """Delete an account with its profiles and sessions, and print how many there were.
 
     Example: flask delete-account acct_9b1d4e6f8a2c7035
     """
@@ -179,10 +180,10 @@ def delete_account(accountid):
     type=click.IntRange(0, 36_500),
     default=30,
     show_default=True,
-    help="How many days ago a session must have ended or expired.",
+    help="Keep the sessions that ended or expired in the last DAYS days.",
 )
 def purge_sessions(days):
-    """Delete the sessions that ended or expired long ago; print how many.
+    """Delete the sessions that ended or expired long ago, and print how many.
 
     Example: flask purge-sessions --days 7
     """
@@ -193,8 +194,8 @@ def purge_sessions(days):
 def init_db():
     """Create missing tables, and add missing columns that may be null.
 
-    It prints which columns it added, and fails if another one is missing. It is safe to
-    repeat, also while the service runs.
+    Prints the columns that it added, and fails if another column is missing. You can
+    safely repeat it, even while the service runs.
 
     Example: flask init-db
     """
@@ -207,9 +208,9 @@ def init_db():
 @command()
 @click.argument("database_url")
 def copy_database(database_url):
-    """Copy the whole configured database into an empty one, or nothing.
+    """Copy the configured database into an empty one. If that fails, copy nothing.
 
-    Stop the service first, and let nobody else write to the target.
+    Stop the service first, and make sure that nothing else writes to either database.
 
     Example: flask copy-database mysql://user:password@host/name
     """
@@ -263,7 +264,7 @@ def read_batches(model):
 def demo():
     """Create a few accounts with profiles, and print curl lines to try them.
 
-    The lines hold tokens: not for production.
+    The lines contain tokens, so don't use this in production.
 
     Example: flask demo
     """
@@ -279,9 +280,9 @@ def demo():
     page = f"http://127.0.0.1:{os.environ.get('FLASK_RUN_PORT', 5000)}/"
     form = " ".join(f"--data-urlencode '{name}={body[name]}'" for name in body)
     click.echo(f"""\
-Created an administrator, and three accounts with a profile each. With the service
-running (flask run), paste any of these into another terminal, or a token into its page,
-{page}
+Created an administrator, and three accounts with a profile each. Start the service with
+flask run, and paste any of these lines into another terminal. Or open its page {page}
+in a browser, click Authorize, and paste the tokens of a user and of the administrator.
 
 # as a user: update-profile (the same values: only updatedAt changes), create-profile
 curl -X PATCH {user} {form} '{page}api/user/update-profile?profileid={profileid}'

@@ -29,9 +29,9 @@ NUMBERS = {  # each setting's minimum value, its maximum, and its default
     "PORT": (1, 65_535, 8_000),
 }
 URL_HELP = (
-    "must be like sqlite:///file, sqlite:////folder/file or "
-    "mysql://user:password@host/name, percent-encoded; TLS is ?ssl-mode=REQUIRED, "
-    "VERIFY_CA or VERIFY_IDENTITY, with &ssl-ca=file"
+    "must look like sqlite:///file, sqlite:////folder/file or "
+    "mysql://user:password@host/name, percent-encoded; for TLS, append "
+    "?ssl-mode=REQUIRED, VERIFY_CA or VERIFY_IDENTITY, and &ssl-ca=file"
 )
 # A path that does not end in "/", without a query. ":memory:" is not a file.
 SQLITE_URL = "sqlite:///(?!:memory:$)([^?#]*[^?#/])"
@@ -107,7 +107,7 @@ def checked_lengths(numbers):
         minimum = numbers[f"MINIMUM_{name}"]
         maximum = numbers[f"MAXIMUM_{name}"]
         if minimum > maximum:
-            reason = f"is over MAXIMUM_{name}={maximum}"
+            reason = f"is greater than MAXIMUM_{name}={maximum}"
             raise SettingError(f"MINIMUM_{name}", minimum, reason)
         lengths[field] = (minimum, maximum)
     return lengths
@@ -122,7 +122,7 @@ def checked_fields(values):
     value = values["OPTIONAL_PROFILE_FIELDS"]
     optional = split_names("OPTIONAL_PROFILE_FIELDS", value)
     if set(required) & set(optional):
-        reason = f"must name no field of USER_PROFILE_FIELDS={listed}"
+        reason = f"must not repeat a field of USER_PROFILE_FIELDS={listed}"
         raise SettingError("OPTIONAL_PROFILE_FIELDS", value, reason)
     return required, optional
 
@@ -130,7 +130,7 @@ def checked_fields(values):
 def split_names(variable, listed):
     names = tuple(name.strip() for name in listed.split(","))
     if len(PROFILE_FIELDS.keys() & names) < len(names):  # one is unknown or repeated
-        reason = f"must name each field once, of {', '.join(PROFILE_FIELDS)}"
+        reason = f"must list each field once, out of {', '.join(PROFILE_FIELDS)}"
         raise SettingError(variable, listed, reason)
     return names
 

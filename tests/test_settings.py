@@ -13,13 +13,13 @@ from config import SettingError, load, parse_database_url
 from validators import PROFILE_FIELDS
 
 CA = ssl.get_default_verify_paths().cafile
-OVER = "is over MAXIMUM_PROFILE_FULL_NAME_LENGTH=50"
+OVER = "is greater than MAXIMUM_PROFILE_FULL_NAME_LENGTH=50"
 NUMBER = "must be a whole number from 1 to 2147483647"
-FIELDS = f"must name each field once, of {', '.join(PROFILE_FIELDS)}"
+FIELDS = f"must list each field once, out of {', '.join(PROFILE_FIELDS)}"
 URLS = (
-    "DATABASE_URL=***: must be like sqlite:///file, sqlite:////folder/file or "
-    "mysql://user:password@host/name, percent-encoded; TLS is ?ssl-mode=REQUIRED, "
-    "VERIFY_CA or VERIFY_IDENTITY, with &ssl-ca=file"
+    "DATABASE_URL=***: must look like sqlite:///file, sqlite:////folder/file or "
+    "mysql://user:password@host/name, percent-encoded; for TLS, append "
+    "?ssl-mode=REQUIRED, VERIFY_CA or VERIFY_IDENTITY, and &ssl-ca=file"
 )
 
 # The variable, the value, and the reason.
@@ -48,7 +48,7 @@ REFUSED = [
     (
         "OPTIONAL_PROFILE_FIELDS",
         "dob,full-name",
-        "must name no field of USER_PROFILE_FIELDS=contact-email,full-name",
+        "must not repeat a field of USER_PROFILE_FIELDS=contact-email,full-name",
     ),
 ]
 REFUSED_URLS = [
