@@ -225,6 +225,15 @@ def test_operations_within_a_transaction_join_it(app, user, database_url):
     assert committed(database_url, user) == ["changed"]
 
 
+def test_a_nested_transaction_is_one_savepoint(app, monkeypatch):
+    events = []
+    with db.atomic():
+        monkeypatch.setattr(db.obj, "query_hooks", [events.append])
+        with db.atomic():
+            pass
+    assert [event.sql.split()[0] for event in events] == ["SAVEPOINT", "RELEASE"]
+
+
 def test_an_error_undoes_the_whole_transaction(app, user, database_url):
     caller = user.caller
     with pytest.raises(ServiceError), db.atomic():
