@@ -204,6 +204,8 @@ def test_an_open_connection_is_reused_if_asked_for(app):
     connection = db.connection()
     assert db.connect(reuse_if_open=True) is False
     assert db.connection() is connection
+    with pytest.raises(peewee.OperationalError, match="already opened"):
+        db.connect()
 
 
 @on_sqlite
