@@ -176,6 +176,7 @@ SLOT = "//*[@class='auth-container'][.//h4/code='{}']"
 CHROMIUM = [
     "headless",
     "no-sandbox",
+    "disable-dev-shm-usage",  # which is small in a container
     "hide-scrollbars",
     "window-size=980,1690",
     "force-device-scale-factor=0.735",
