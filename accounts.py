@@ -138,8 +138,9 @@ def find_accounts(email, appid=None):
     """
     listing = Listing(Profile, {"appid": resolve_appid(appid)}, email)
     matching = defaultdict(list)
-    for profiles in select_all(listing, None) if email else ():
-        for profile in profiles:
+    batches = select_all(listing, None) if email else ()
+    for batch in batches:
+        for profile in batch:
             matching[profile["accountid"]].append(profile)
     result = accounts_where(Account.accountid.in_(list(matching)))
     for account in result["data"]:
@@ -151,10 +152,9 @@ def accounts_where(condition):
     """Return the accounts that meet a condition, the oldest first."""
     accounts = Account.select().where(condition)
     ordered = accounts.order_by(Account.createdAt, Account.accountid)
-    objects = []
-    for row in ordered.dicts():
-        values = [row.get(name) for name in Account.PROPERTIES]
-        objects.append(as_object(Account, values))
+    objects = [
+        as_object(Account, map(row.get, Account.PROPERTIES)) for row in ordered.dicts()
+    ]
     return {"object": "accounts", "data": objects}
 
 

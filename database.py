@@ -156,7 +156,8 @@ class SQLite(Engine, peewee.SqliteDatabase):
                 is_locked = str(error) == "database is locked"
                 # Waiting does not help a connection whose own open SELECT began before
                 # another connection's commit.
-                name = getattr(error.orig, "sqlite_errorname", "")
+                driver_error = getattr(error, "orig", None)
+                name = getattr(driver_error, "sqlite_errorname", "")
                 is_too_old = name == "SQLITE_BUSY_SNAPSHOT"
                 if not is_locked or is_too_old or time.monotonic() > deadline:
                     raise

@@ -59,9 +59,9 @@ def update(model, identifier, changes):
     return changes
 
 
-def delete(model, identifier):
-    """Delete the row with this identifier."""
-    model.delete().where(getattr(model, f"{model.TABLE}id") == identifier).execute()
+def delete_profile(profileid):
+    """Delete the profile with this identifier."""
+    Profile.delete().where(Profile.profileid == profileid).execute()
 
 
 def with_default_profile(account):
@@ -129,7 +129,7 @@ def insert_row(model, values):
     sql = f"INSERT INTO {model.TABLE} ({', '.join(row)}) VALUES ({placeholders})"
     run_sql(sql, *row.values())
     # A property that is no column, or whose column is not set, is None.
-    return as_object(model, [row.get(name) for name in model.PROPERTIES])
+    return as_object(model, map(row.get, model.PROPERTIES))
 
 
 def new_row(model, values):
@@ -180,15 +180,12 @@ def select_rows(listing, position, limit, offset):
     values = [*scope.values()]
     if model is Account:
         return select_accounts(condition, *values, position, limit, offset)
-    index = f"{model.TABLE}_appid_id"
-    if "accountid" in scope:
-        index = f"{model.TABLE}_appid_accountid_id"
     if email:
-        parts = [
-            db.lowered.format(text) for text in ("?", "contactEmail", "displayEmail")
-        ]
-        condition += " AND {} IN ({}, {})".format(*parts)
+        lower = db.lowered.format
+        condition += f" AND {lower('?')}"
+        condition += f" IN ({lower('contactEmail')}, {lower('displayEmail')})"
         values.append(email)
+    index = "_".join([model.TABLE, *scope, "id"])  # an index is named by its columns
     sql = f"""SELECT {model.SELECT_LIST}, id
         FROM {model.TABLE} {db.index_hint.format(index)}
         WHERE {condition} AND id < ? ORDER BY id DESC LIMIT ? OFFSET ?"""
