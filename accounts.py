@@ -132,9 +132,10 @@ def list_administrators(appid=None):
 
 
 def find_accounts(email, appid=None):
-    """Find the accounts that have a profile with this e-mail address, ignoring case.
+    """Return the accounts that have a profile with this address, ignoring case.
 
-    Each has those ``profiles``, newest first. Raises invalid-appid.
+    Each has those ``profiles``, newest first. An empty address finds no account. Raises
+    invalid-appid.
     """
     listing = Listing(Profile, {"appid": resolve_appid(appid)}, email)
     matching = defaultdict(list)
@@ -163,10 +164,11 @@ def create_session(accountid, duration):
 
     Raises invalid-accountid.
     """
+    account = get_object(Account, accountid, lock=True)  # as it is committed
     token = token_hex(32)
     session = {
         "sessionid": new_identifier("sess"),
-        "appid": get_object(Account, accountid, lock=True)["appid"],
+        "appid": account["appid"],
         "accountid": accountid,
         "duration": duration,
         "tokenHash": sha256(token.encode()).hexdigest(),
@@ -190,9 +192,9 @@ def end_sessions(accountid):
 
     Raises invalid-accountid.
     """
-    appid = get_object(Account, accountid, lock=True)["appid"]
-    count = end_running((Session.appid == appid) & (Session.accountid == accountid))
-    return {"object": "end", "count": count}
+    account = get_object(Account, accountid, lock=True)  # as it is committed
+    is_own = (Session.appid == account["appid"]) & (Session.accountid == accountid)
+    return {"object": "end", "count": end_running(is_own)}
 
 
 @retry_on_conflict
@@ -206,7 +208,7 @@ def end_running(condition):
 
 @retry_on_conflict
 def delete_account(accountid):
-    """Delete an account, its profiles and its sessions, or nothing.
+    """Delete an account, its profiles and its sessions, or nothing; return how many.
 
     Raises invalid-accountid.
     """

@@ -96,6 +96,7 @@ end_session = Blueprint("end-session", __name__)
 @end_session.patch("/api/user/end-session")
 def end_session_endpoint():
     caller = read_caller()
+    # Without a sessionid, the session of the token that was sent.
     sessionid = request.args.get("sessionid") or caller.sessionid
     return operations.end_session(caller, sessionid, appid=caller.appid)
 

@@ -125,7 +125,8 @@ class SQLite(Engine, peewee.SqliteDatabase):
             Path(self.database).touch(0o600)  # create it private to the owner
         return super()._connect()
 
-    def begin(self, lock_type="IMMEDIATE"):  # waits now, not at the first write
+    def begin(self, lock_type="IMMEDIATE"):
+        """Begin a transaction; wait for other writers now, not at the first write."""
         self.execute_sql(f"BEGIN {lock_type}")
 
     def execute_sql(self, sql, params=None):
@@ -225,6 +226,7 @@ class MySQL(Engine, ReconnectMixin, peewee.MySQLDatabase):
         return super().connect(reuse_if_open)
 
     def _connect(self):
+        """Return what connect() has opened. Peewee calls this under its lock."""
         return self.opened.connection
 
     def open_connection(self):
@@ -239,13 +241,13 @@ class MySQL(Engine, ReconnectMixin, peewee.MySQLDatabase):
             self.retry_at = time.monotonic() + ATTEMPT_SECONDS  # the others fail
         opener = peewee.MySQLDatabase(self.database, **self.connect_params)
         try:
-            opener.connect()
+            connection = opener.connection()
         except OUTAGES as error:
             pause_ends = time.monotonic() + RETRY_SECONDS
             self.retry_at = pause_ends if is_timeout(error) else 0
             raise
         self.retry_at = 0
-        return opener.connection()
+        return connection
 
     def execute_sql(self, sql, params=None):
         """Execute SQL; after a time-out, let one thread at a time connect."""
