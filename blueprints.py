@@ -202,7 +202,7 @@ BLUEPRINTS = (
 def call_own(operation, parameter):
     """Return the result of an operation on the caller's own row.
 
-    ``parameter``: the one of the query that has the row's identifier.
+    ``parameter``: the name of the query's parameter that holds the row's identifier.
     """
     caller = read_caller()
     return operation(caller, request.args.get(parameter), appid=caller.appid)

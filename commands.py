@@ -236,9 +236,9 @@ def copy_database(database_url):
 
 
 def copy_rows(target, bar):
-    """Copy every row into the tables of the target. Raises ClickException.
+    """Copy all rows into the tables of the target, which must be empty.
 
-    That of a row that is refused says why, but shows no value.
+    Raises ClickException, which says why a row was refused and shows no value.
     """
     if any(model.select().exists(target) for model in MODELS):
         raise click.ClickException("the target already has rows")

@@ -26,7 +26,7 @@ from pymysql.constants.CLIENT import FOUND_ROWS
 
 LOCK_SECONDS = 4
 RETRY_SECONDS = 2  # the pause after an attempt to connect to MySQL has timed out
-ATTEMPT_SECONDS = 15  # longer than an attempt takes, with its time-outs: 3 + 10 seconds
+ATTEMPT_SECONDS = 15  # longer than an attempt that times out, after 3 or 3 + 10 seconds
 OUTAGES = (  # the database is unreachable, full, read-only, locked or damaged
     peewee.DatabaseError,
     peewee.InterfaceError,
@@ -53,7 +53,7 @@ logging.getLogger("peewee").setLevel(logging.INFO)  # DEBUG would log all values
 
 
 class Proxy(peewee.DatabaseProxy):
-    """Stands for the database until init_database() is called."""
+    """Passes everything on to the database that init_database() sets."""
 
     @contextmanager
     def savepoint(self):

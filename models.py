@@ -180,10 +180,10 @@ def add_columns(database):
 
 
 def run_when_unlocked(addition):
-    """Run a migration that adds a column, again and again while others lock the table.
+    """Run a migration that adds a column, retrying while others lock the table.
 
-    Return whether it added the column, and another process did not do so just before.
-    Raises OperationalError, that of a lock after ALTER_SECONDS.
+    Return True, or False if another process has just added the column. Raises
+    OperationalError: for a lock, after ALTER_SECONDS.
     """
     deadline = time.monotonic() + ALTER_SECONDS
     while True:
