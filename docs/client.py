@@ -42,12 +42,13 @@ class ServiceError(Exception):
     not-sent: the address, application id or token is malformed, so nothing was sent.
     """
 
-    def __init__(self, code, status=None, request_id=None, retry_after=None):
+    def __init__(self, code, status=None, request_id=None):
         super().__init__(code, status, request_id)
         self.code = code
         self.status = status
-        self.request_id = request_id  # the operator finds the request by it
-        self.retry_after = retry_after or ""
+        self.request_id = request_id  # lets the operator find the request in the log
+        self.retry_after = ""
+        self.errors = {}  # of a profile's wrong fields: each field's code
 
 
 class AdministratorTokenError(ServiceError):
@@ -101,9 +102,12 @@ def send_once(path, deadline, request):
         code = content["message"]
     except (ValueError, TypeError, KeyError):
         code = "unexpected-answer"
+        content = {}
     request_id = response.headers.get("X-Request-Id")
-    retry_after = response.headers.get("Retry-After")
-    raise ServiceError(code, response.status_code, request_id, retry_after)
+    error = ServiceError(code, response.status_code, request_id)
+    error.retry_after = response.headers.get("Retry-After", "")
+    error.errors = content.get("errors", {})
+    raise error
 
 
 def administrate(method, path, **options):
@@ -208,7 +212,7 @@ class User:
         """
         profileid = profileid or self.find_profileid()
         if not profileid:
-            profile = self.create_first_profile(fields)
+            profile = self.create_profile({**fields, "default": "true"}, "first")
             if is_saved(profile, fields):
                 return profile
             # A concurrent request created it first, and these values were ignored.
@@ -224,13 +228,13 @@ class User:
         newest = next(self.profiles(limit=1), None)
         return newest and newest["profileid"]
 
-    def create_first_profile(self, fields):
-        """Create a profile, unless a concurrent request did; return the stored one."""
+    def create_profile(self, fields, key):
+        """Create a profile, or return the one that was created with the same key.
+
+        Use a new UUID as the key of each profile.
+        """
         query = {"accountid": self.accountid}
-        body = {**fields, "default": "true"}
-        return self.send(
-            "POST", "create-profile", body=body, key="first", **query
-        ).json()
+        return self.send("POST", "create-profile", body=fields, key=key, **query).json()
 
     def set_default_profile(self, profileid):
         """Make a profile the default; return the account."""

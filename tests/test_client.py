@@ -183,9 +183,9 @@ def test_a_kept_user_reads_what_is_its_own(proxy, client, eve):
 def test_the_profile_that_is_saved(proxy, eve):
     """One that is named, else the default one, else the newest one."""
     first = eve.save_profile(named("a"))
-    options = {"accountid": eve.accountid, "body": named("b")}
-    second = eve.send("POST", "create-profile", **options).json()
-    third = eve.send("POST", "create-profile", **options).json()
+    second = eve.create_profile(named("b"), "b")
+    third = eve.create_profile(named("b"), "c")
+    assert eve.create_profile(named("b"), "c") == third
 
     def save(*profileid):
         return eve.save_profile(named("c"), *profileid)["profileid"]
@@ -204,6 +204,19 @@ def test_the_profile_that_is_saved(proxy, eve):
     new = eve.save_profile(named("d"))
     assert [new] == list(eve.profiles())
     assert eve.account()["profile"] == new
+
+
+def test_each_wrong_field_has_its_code(client, eve):
+    with pytest.raises(client.ServiceError) as caught:
+        eve.save_profile({"phone": "7"})
+    codes = {
+        "contact-email": "invalid-contact-email",
+        "full-name": "invalid-full-name",
+    }
+    assert caught.value.errors == codes
+    with pytest.raises(client.ServiceError) as caught:
+        eve.profile("")
+    assert caught.value.errors == {}
 
 
 def test_a_profile_that_is_deleted_twice(proxy, client, eve):

@@ -56,7 +56,7 @@ def test_the_description_is_valid_and_any_request_is_answered_as_it_says(
     profile = administrator.create(json=BODY).json
     schema = schemathesis.openapi.from_wsgi("/openapi.json", app)
     validate(schema.raw_schema)
-    schema.config.generation.update(deterministic=True, max_examples=90)
+    schema.config.generation.update(deterministic=True, max_examples=50)
     schema.config.checks.update(excluded_check_names=NOT_PROMISED)
     answers = Counter()
 
@@ -94,7 +94,7 @@ def test_the_description_is_valid_and_any_request_is_answered_as_it_says(
         if isinstance(event, ScenarioFinished | PhaseFinished):
             assert event.status in (Status.SUCCESS, Status.SKIP), event
     for path in {*schema.raw_schema["paths"]} - {"/health"}:
-        assert answers[path, 2] >= 30, answers
+        assert answers[path, 2] >= 20, answers
         assert answers[path, 4] >= 5, answers
 
 
@@ -176,6 +176,7 @@ SLOT = "//*[@class='auth-container'][.//h4/code='{}']"
 CHROMIUM = [
     "headless",
     "no-sandbox",
+    "disable-dev-shm-usage",  # which is small in a container
     "hide-scrollbars",
     "window-size=980,1690",
     "force-device-scale-factor=0.735",

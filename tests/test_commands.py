@@ -30,7 +30,7 @@ from service import (
     stored,
 )
 
-from database import db
+from database import MySQL, db
 from models import Profile, Session, timestamp
 from operations import find_own_account
 
@@ -415,6 +415,22 @@ def test_a_copy_of_many_profiles_needs_little_memory(app, database_url, target):
     other = peak_memory(database_url, "list-administrators")
     assert peak_memory(database_url, "copy-database", target) < other + 60
     assert stored(target) == stored(database_url)
+
+
+@on_sqlite
+@pytest.mark.parametrize("target", ["mysql"], indirect=True)
+def test_a_copy_waits_for_a_slow_target(flask, target, monkeypatch):
+    """Longer than a request does, which would be 10 seconds."""
+    connect = MySQL.connect
+    time_outs = []
+
+    def connect_and_note(self, *args):
+        time_outs.append(self.connect_params.get("read_timeout"))
+        return connect(self, *args)
+
+    monkeypatch.setattr(MySQL, "connect", connect_and_note)
+    flask("copy-database", target)
+    assert {*time_outs} == {None}
 
 
 @on_sqlite

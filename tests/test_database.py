@@ -37,7 +37,7 @@ import operations
 from config import parse_database_url
 from database import db, init_database, retry_on_conflict, run_sql_with_hint
 from errors import ServiceError
-from models import Account, Profile
+from models import MODELS, Account, Profile
 from operations import create_profile, list_profiles, update_profile
 
 # Eight processes that connect at once, when the first one closes the pipe.
@@ -127,6 +127,11 @@ def test_the_error_of_a_transaction_is_not_that_of_its_rollback(
             create(user.caller, default="true")
 
 
+def test_each_table_has_a_primary_key(app):
+    keys = {model.TABLE: db.get_primary_keys(model.TABLE) for model in MODELS}
+    assert keys == {"account": ["accountid"], "profile": ["id"], "session": ["id"]}
+
+
 @pytest.mark.parametrize(
     "statement",
     [
@@ -204,6 +209,8 @@ def test_an_open_connection_is_reused_if_asked_for(app):
     connection = db.connection()
     assert db.connect(reuse_if_open=True) is False
     assert db.connection() is connection
+    with pytest.raises(peewee.OperationalError, match="already opened"):
+        db.connect()
 
 
 @on_sqlite
