@@ -132,14 +132,16 @@ def list_administrators(appid=None):
 
 
 def find_accounts(email, appid=None):
-    """Find the accounts that have a profile with this e-mail address, ignoring case.
+    """Return the accounts that have a profile with this address, ignoring case.
 
-    Each has those ``profiles``, newest first. Raises invalid-appid.
+    Each has those ``profiles``, newest first. An empty address finds no account. Raises
+    invalid-appid.
     """
     listing = Listing(Profile, {"appid": resolve_appid(appid)}, email)
     matching = defaultdict(list)
-    for profiles in select_all(listing, None) if email else ():
-        for profile in profiles:
+    batches = select_all(listing, None) if email else ()
+    for batch in batches:
+        for profile in batch:
             matching[profile["accountid"]].append(profile)
     result = accounts_where(Account.accountid.in_(list(matching)))
     for account in result["data"]:
@@ -151,10 +153,9 @@ def accounts_where(condition):
     """Return the accounts that meet a condition, the oldest first."""
     accounts = Account.select().where(condition)
     ordered = accounts.order_by(Account.createdAt, Account.accountid)
-    objects = []
-    for row in ordered.dicts():
-        values = [row.get(name) for name in Account.PROPERTIES]
-        objects.append(as_object(Account, values))
+    objects = [
+        as_object(Account, map(row.get, Account.PROPERTIES)) for row in ordered.dicts()
+    ]
     return {"object": "accounts", "data": objects}
 
 
@@ -163,10 +164,11 @@ def create_session(accountid, duration):
 
     Raises invalid-accountid.
     """
+    account = get_object(Account, accountid, lock=True)  # as it is committed
     token = token_hex(32)
     session = {
         "sessionid": new_identifier("sess"),
-        "appid": get_object(Account, accountid, lock=True)["appid"],
+        "appid": account["appid"],
         "accountid": accountid,
         "duration": duration,
         "tokenHash": sha256(token.encode()).hexdigest(),
@@ -190,9 +192,9 @@ def end_sessions(accountid):
 
     Raises invalid-accountid.
     """
-    appid = get_object(Account, accountid, lock=True)["appid"]
-    count = end_running((Session.appid == appid) & (Session.accountid == accountid))
-    return {"object": "end", "count": count}
+    account = get_object(Account, accountid, lock=True)  # as it is committed
+    is_own = (Session.appid == account["appid"]) & (Session.accountid == accountid)
+    return {"object": "end", "count": end_running(is_own)}
 
 
 @retry_on_conflict
@@ -206,7 +208,7 @@ def end_running(condition):
 
 @retry_on_conflict
 def delete_account(accountid):
-    """Delete an account, its profiles and its sessions, or nothing.
+    """Delete an account, its profiles and its sessions, or nothing; return how many.
 
     Raises invalid-accountid.
     """

@@ -120,13 +120,14 @@ class LogFormatter(logging.Formatter):
         super().__init__(self.FORMAT)
 
     def format(self, record):
+        """Return the line, whose message is printable, and then any traceback."""
         record.request_id = request_id() if has_request_context() else "-"
         record.msg = as_line(record.getMessage())
         record.args = ()
         return super().format(record)
 
     def formatException(self, exc_info):
-        """Return the traceback; the message of an error in it is one printable line."""
+        """Return the traceback, with the message of each error as a printable line."""
         return "\n".join(
             chunk.rstrip() if chunk.startswith("  ") else as_line(chunk.strip())
             for chunk in traceback.format_exception(*exc_info)
@@ -134,7 +135,10 @@ class LogFormatter(logging.Formatter):
 
 
 def is_unhandled(record):
-    """Return whether no handler of the root logger, such as a host's, writes it."""
+    """Return whether no handler of the root logger, such as a host's, writes a record.
+
+    A filter of error_handler, so that no record is written twice.
+    """
     root = logging.getLogger()
     return all(handler.level > record.levelno for handler in root.handlers)
 
@@ -145,7 +149,7 @@ error_handler.addFilter(is_unhandled)
 
 
 def request_id():
-    """Return the request's own X-Request-Id if it is valid, or else a new one."""
+    """Return the X-Request-Id of the request if it is valid, or else a new one."""
     environ = request.environ
     if "profiles.request_id" not in environ:
         own = environ.get("HTTP_X_REQUEST_ID", "")

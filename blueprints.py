@@ -13,6 +13,7 @@ from accounts import authenticate, resolve_appid
 from body import read_body
 from database import is_outage, log_error, redact
 from models import Account, Profile, Session, check_tables
+from rows import select_all
 from validators import is_identifier
 
 update_profile = Blueprint("update-profile", __name__)
@@ -46,9 +47,7 @@ own_account = Blueprint("own-account", __name__)
 
 @own_account.get("/api/user/account")
 def own_account_endpoint():
-    caller = read_caller()
-    accountid = request.args.get("accountid")
-    return operations.find_own_account(caller, accountid, appid=caller.appid)
+    return call_own(operations.find_own_account, "accountid")
 
 
 own_profile = Blueprint("own-profile", __name__)
@@ -56,9 +55,7 @@ own_profile = Blueprint("own-profile", __name__)
 
 @own_profile.get("/api/user/profile")
 def own_profile_endpoint():
-    caller = read_caller()
-    profileid = request.args.get("profileid")
-    return operations.find_own_profile(caller, profileid, appid=caller.appid)
+    return call_own(operations.find_own_profile, "profileid")
 
 
 own_profiles = Blueprint("own-profiles", __name__)
@@ -66,10 +63,7 @@ own_profiles = Blueprint("own-profiles", __name__)
 
 @own_profiles.get("/api/user/profiles")
 def own_profiles_endpoint():
-    caller = read_caller()
-    accountid = request.args.get("accountid")
-    listing = operations.own_listing(Profile, caller, accountid, caller.appid)
-    return send_listing(listing)
+    return send_own_listing(Profile)
 
 
 own_sessions = Blueprint("own-sessions", __name__)
@@ -77,10 +71,7 @@ own_sessions = Blueprint("own-sessions", __name__)
 
 @own_sessions.get("/api/user/sessions")
 def own_sessions_endpoint():
-    caller = read_caller()
-    accountid = request.args.get("accountid")
-    listing = operations.own_listing(Session, caller, accountid, caller.appid)
-    return send_listing(listing)
+    return send_own_listing(Session)
 
 
 set_default_profile = Blueprint("set-default-profile", __name__)
@@ -88,9 +79,7 @@ set_default_profile = Blueprint("set-default-profile", __name__)
 
 @set_default_profile.patch("/api/user/set-default-profile")
 def set_default_profile_endpoint():
-    caller = read_caller()
-    profileid = request.args.get("profileid")
-    return operations.set_default_profile(caller, profileid, appid=caller.appid)
+    return call_own(operations.set_default_profile, "profileid")
 
 
 delete_profile = Blueprint("delete-profile", __name__)
@@ -98,9 +87,7 @@ delete_profile = Blueprint("delete-profile", __name__)
 
 @delete_profile.delete("/api/user/delete-profile")
 def delete_profile_endpoint():
-    caller = read_caller()
-    profileid = request.args.get("profileid")
-    return operations.delete_profile(caller, profileid, appid=caller.appid)
+    return call_own(operations.delete_profile, "profileid")
 
 
 end_session = Blueprint("end-session", __name__)
@@ -109,6 +96,7 @@ end_session = Blueprint("end-session", __name__)
 @end_session.patch("/api/user/end-session")
 def end_session_endpoint():
     caller = read_caller()
+    # Without a sessionid, the session of the token that was sent.
     sessionid = request.args.get("sessionid") or caller.sessionid
     return operations.end_session(caller, sessionid, appid=caller.appid)
 
@@ -211,8 +199,25 @@ BLUEPRINTS = (
 )
 
 
+def call_own(operation, parameter):
+    """Return the result of an operation on the caller's own row.
+
+    ``parameter``: the name of the query's parameter that holds the row's identifier.
+    """
+    caller = read_caller()
+    return operation(caller, request.args.get(parameter), appid=caller.appid)
+
+
+def send_own_listing(model):
+    """Return a response with the rows of the caller's own account."""
+    caller = read_caller()
+    accountid = request.args.get("accountid")
+    listing = operations.own_listing(model, caller, accountid, caller.appid)
+    return send_listing(listing)
+
+
 def send_application_listing(model, email=None):
-    """Return a response with the listing of an administrator."""
+    """Return a response with the rows of an application, for an administrator."""
     caller = read_caller()
     accountid = request.args.get("accountid")
     listing = operations.application_listing(
@@ -222,11 +227,11 @@ def send_application_listing(model, email=None):
 
 
 def send_listing(listing):
-    """Return a response with a page of the listing, or with all of it."""
+    """Return a response with a page of the Listing, or with ``all`` of it."""
     query = request.args
     after = query.get("after")
     if query.get("all"):
-        return send_all(operations.read_all(listing, after))
+        return send_all(select_all(listing, after))
     limit = query.get("limit") or None
     offset = query.get("offset") or None
     objects, next_after = operations.read_page(listing, limit, offset, after)

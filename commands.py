@@ -45,7 +45,7 @@ class Command(click.Command):
 
 
 def report(error):
-    """Return why a command failed. Log a defect, with its traceback."""
+    """Return why the configured database failed; log a defect, with its traceback."""
     if is_outage(error):
         return f"database-unavailable: {describe_error(error)}"
     log_error(current_app.logger, error)
@@ -58,6 +58,7 @@ accountid_argument = click.argument("accountid")
 
 
 def duration_option(default):
+    """Return the option for the seconds that a session lasts."""
     return click.option(
         "--duration",
         type=click.IntRange(1, MAX_INT32),
@@ -235,7 +236,10 @@ def copy_database(database_url):
 
 
 def copy_rows(target, bar):
-    """Copy every row into the tables of the target, which must be empty."""
+    """Copy all rows into the tables of the target, which must be empty.
+
+    Raises ClickException, which says why a row was refused and shows no value.
+    """
     if any(model.select().exists(target) for model in MODELS):
         raise click.ClickException("the target already has rows")
     for model in MODELS:
@@ -244,7 +248,7 @@ def copy_rows(target, bar):
                 model.insert_many(batch).execute(target)
             except DEFECTS as error:
                 reason = describe_error(error)
-                if "FOREIGN KEY" in str(error):  # its account is gone
+                if "FOREIGN KEY" in str(error):  # its account is missing
                     reason = "FOREIGN KEY"
                 message = f"the target refused a row of {model.TABLE}: {reason}"
                 raise click.ClickException(message) from None
@@ -252,7 +256,7 @@ def copy_rows(target, bar):
 
 
 def read_batches(model):
-    """Yield all rows of the source, as lists of up to 50."""
+    """Yield all rows of the source, as lists of up to 50. Raises ClickException."""
     try:
         # 50 rows of 64 KB take 55 MB, and 3 of MariaDB's max_allowed_packet, 16 MB.
         yield from select_batches(model.select(), 50)

@@ -93,15 +93,17 @@ def load(variables):
     checked["APPID"] = appid = values.get("APPID", "default")
     if not re.fullmatch(APPID, appid):
         raise SettingError("APPID", appid, f"must match {APPID}")
-    required, optional = checked_fields(values)
-    checked |= {"USER_PROFILE_FIELDS": required, "OPTIONAL_PROFILE_FIELDS": optional}
+    checked |= checked_fields(values)
     url = values.get("DATABASE_URL", "sqlite:///profiles.db")
     checked["DATABASE_URL"] = parse_database_url(url)
     return checked
 
 
 def checked_lengths(numbers):
-    """Return the minimum and maximum length of each field that has them."""
+    """Return the minimum and maximum length, in characters, of each field with bounds.
+
+    Raises SettingError.
+    """
     lengths = {}
     for field, name in LENGTHS.items():
         minimum = numbers[f"MINIMUM_{name}"]
@@ -114,21 +116,20 @@ def checked_lengths(numbers):
 
 
 def checked_fields(values):
-    """Return the names of the required fields, and of the optional ones."""
-    listed = values.get("USER_PROFILE_FIELDS", "contact-email,full-name")
-    required = split_names("USER_PROFILE_FIELDS", listed)
-    if "OPTIONAL_PROFILE_FIELDS" not in values:
-        return required, ()
-    value = values["OPTIONAL_PROFILE_FIELDS"]
-    optional = split_names("OPTIONAL_PROFILE_FIELDS", value)
+    """Return both lists of fields, each as a tuple of names. Raises SettingError."""
+    required_list = values.get("USER_PROFILE_FIELDS", "contact-email,full-name")
+    required = split_names("USER_PROFILE_FIELDS", required_list)
+    optional_list = values.get("OPTIONAL_PROFILE_FIELDS", "")
+    optional = split_names("OPTIONAL_PROFILE_FIELDS", optional_list)
     if set(required) & set(optional):
-        reason = f"must not repeat a field of USER_PROFILE_FIELDS={listed}"
-        raise SettingError("OPTIONAL_PROFILE_FIELDS", value, reason)
-    return required, optional
+        reason = f"must not repeat a field of USER_PROFILE_FIELDS={required_list}"
+        raise SettingError("OPTIONAL_PROFILE_FIELDS", optional_list, reason)
+    return {"USER_PROFILE_FIELDS": required, "OPTIONAL_PROFILE_FIELDS": optional}
 
 
 def split_names(variable, listed):
-    names = tuple(name.strip() for name in listed.split(","))
+    """Return the names in the value of a variable. Raises SettingError."""
+    names = tuple(map(str.strip, listed.split(","))) if listed else ()
     if len(PROFILE_FIELDS.keys() & names) < len(names):  # one is unknown or repeated
         reason = f"must list each field once, out of {', '.join(PROFILE_FIELDS)}"
         raise SettingError(variable, listed, reason)
@@ -154,16 +155,19 @@ def parse_mysql_url(value):
     """Return the parts of a URL. Raises ValueError, or OSError for a missing file."""
     url = urlsplit(value)
     name = unquote(url.path[1:])
-    is_other_scheme = not re.fullmatch(MYSQL_SCHEME, url.scheme)  # postgres://u@h/d
-    is_incomplete = not url.hostname or not name  # mysql://h
-    is_in_folder = "/" in name  # mysql://h/d/
-    # If "/", "?" or "#" in a password is not encoded, the URL is cut there. The rest of
-    # the password, with the "@" after it, is then in one of these parts.
-    is_cut_by_slash = "@" in url.path  # mysql://u:se/cret@h/d
-    is_cut_by_query = "@" in unquote(url.query)  # mysql://u:se?cret@h/d
-    is_cut_by_fragment = url.fragment  # mysql://u:se#cret@h/d
-    is_cut = is_cut_by_slash or is_cut_by_query or is_cut_by_fragment
-    if is_other_scheme or is_incomplete or is_in_folder or is_cut or url.port == 0:
+    faults = (
+        not re.fullmatch(MYSQL_SCHEME, url.scheme),  # postgres://u@h/d
+        not url.hostname,  # mysql:///d
+        not name,  # mysql://h
+        "/" in name,  # mysql://h/d/
+        url.port == 0,
+        # If "/", "?" or "#" in a password is not encoded, the URL is cut there. The
+        # rest of the password, with the "@" after it, is then in one of these parts.
+        "@" in url.path,  # mysql://u:se/cret@h/d
+        "@" in unquote(url.query),  # mysql://u:se?cret@h/d
+        url.fragment,  # mysql://u:se#cret@h/d
+    )
+    if any(faults):
         raise ValueError
     url.hostname.encode("idna")  # raises ValueError: mysql://u:p@a..b/d
     server = {

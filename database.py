@@ -18,7 +18,7 @@ import time
 from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
-from threading import Lock, RLock, local
+from threading import RLock, local
 
 import peewee
 from playhouse.shortcuts import ReconnectMixin
@@ -26,6 +26,7 @@ from pymysql.constants.CLIENT import FOUND_ROWS
 
 LOCK_SECONDS = 4
 RETRY_SECONDS = 2  # the pause after an attempt to connect to MySQL has timed out
+ATTEMPT_SECONDS = 15  # longer than an attempt that times out, after 3 or 3 + 10 seconds
 OUTAGES = (  # the database is unreachable, full, read-only, locked or damaged
     peewee.DatabaseError,
     peewee.InterfaceError,
@@ -52,11 +53,14 @@ logging.getLogger("peewee").setLevel(logging.INFO)  # DEBUG would log all values
 
 
 class Proxy(peewee.DatabaseProxy):
+    """Passes everything on to the database that init_database() sets."""
+
     @contextmanager
     def savepoint(self):
-        """Begin a nested transaction, and raise its first error.
+        """Begin a nested transaction; if it fails, raise its first error.
 
-        Its rollback fails, too, after a deadlock or if the connection was lost.
+        Peewee would raise that of the rollback, which also fails if MySQL has rolled
+        back the whole transaction or the connection was lost.
         """
         savepoint = super().savepoint()
         savepoint.__enter__()
@@ -73,12 +77,12 @@ db = Proxy()  # the database of the process
 
 
 class Engine:
-    """Creates missing tables, and raises the first error of a transaction."""
+    """What both databases do on connecting and on rolling back."""
 
-    create_missing_tables = None  # a function of the database: see init_database()
+    create_missing_tables = None  # takes the database; init_database() sets it
 
     def connect(self, reuse_if_open=False):
-        """Connect; create missing tables, unless this process has done so before."""
+        """Connect, and create missing tables if this is the process's first time."""
         opened = super().connect(reuse_if_open)
         if self.create_missing_tables:
             try:
@@ -90,9 +94,10 @@ class Engine:
         return opened
 
     def rollback(self):
-        """Roll back. It may fail if SQLite is full or the connection was lost.
+        """Roll back, so that the error before is raised and not one of the rollback.
 
-        Then nothing is left to roll back.
+        A rollback fails if SQLite is full or the connection was lost. Then the database
+        has rolled back by itself.
         """
         with suppress(*OUTAGES):
             super().rollback()
@@ -120,7 +125,8 @@ class SQLite(Engine, peewee.SqliteDatabase):
             Path(self.database).touch(0o600)  # create it private to the owner
         return super()._connect()
 
-    def begin(self, lock_type="IMMEDIATE"):  # waits now, not at the first write
+    def begin(self, lock_type="IMMEDIATE"):
+        """Begin a transaction; wait for other writers now, not at the first write."""
         self.execute_sql(f"BEGIN {lock_type}")
 
     def execute_sql(self, sql, params=None):
@@ -149,23 +155,19 @@ class SQLite(Engine, peewee.SqliteDatabase):
                 return super().execute_sql(sql, params)
             except peewee.OperationalError as error:
                 is_locked = str(error) == "database is locked"
-                if not is_locked or is_too_old(error) or time.monotonic() > deadline:
+                # Waiting does not help a connection whose own open SELECT began before
+                # another connection's commit.
+                driver_error = getattr(error, "orig", None)
+                name = getattr(driver_error, "sqlite_errorname", "")
+                is_too_old = name == "SQLITE_BUSY_SNAPSHOT"
+                if not is_locked or is_too_old or time.monotonic() > deadline:
                     raise
             time.sleep(random.uniform(0.00005, 0.0001))
 
 
 def lower(text):
-    return text and text.lower()  # None is a column that is NULL
-
-
-def is_too_old(error):
-    """Return whether an open SELECT keeps this connection from writing.
-
-    It reads the database as it was before another connection committed, so waiting does
-    not help: https://www.sqlite.org/rescode.html#busy_snapshot
-    """
-    name = getattr(error.orig, "sqlite_errorname", "")
-    return name == "SQLITE_BUSY_SNAPSHOT"
+    """Return the text in lower case, or None for a column that is NULL."""
+    return text and text.lower()
 
 
 class MySQL(Engine, ReconnectMixin, peewee.MySQLDatabase):
@@ -216,15 +218,15 @@ class MySQL(Engine, ReconnectMixin, peewee.MySQLDatabase):
         )
         self.opened = local()
         self.retry_at = 0  # after a time-out: when to connect again, time.monotonic()
-        self.retry_lock = Lock()
 
     def connect(self, reuse_if_open=False):
-        """Connect. Peewee itself would do it under a lock that all threads wait for."""
+        """Connect, outside the lock under which Peewee would make all threads wait."""
         if self.is_closed():
             self.opened.connection = self.open_connection()
         return super().connect(reuse_if_open)
 
     def _connect(self):
+        """Return what connect() has opened. Peewee calls this under its lock."""
         return self.opened.connection
 
     def open_connection(self):
@@ -233,28 +235,22 @@ class MySQL(Engine, ReconnectMixin, peewee.MySQLDatabase):
         After a time-out, one thread at a time tries to connect, every 2 seconds, and
         the others fail at once. Otherwise all would wait for a server that hangs.
         """
-        if not self.retry_at:
-            return self.try_to_connect()
-        is_paused = time.monotonic() < self.retry_at
-        if is_paused or not self.retry_lock.acquire(blocking=False):
+        if time.monotonic() < self.retry_at:
             raise peewee.OperationalError(2003, "The server did not respond")
-        try:
-            return self.try_to_connect()
-        finally:
-            self.retry_lock.release()
-
-    def try_to_connect(self):
+        if self.retry_at:
+            self.retry_at = time.monotonic() + ATTEMPT_SECONDS  # the others fail
         opener = peewee.MySQLDatabase(self.database, **self.connect_params)
         try:
-            opener.connect()
+            connection = opener.connection()
         except OUTAGES as error:
             pause_ends = time.monotonic() + RETRY_SECONDS
             self.retry_at = pause_ends if is_timeout(error) else 0
             raise
         self.retry_at = 0
-        return opener.connection()
+        return connection
 
     def execute_sql(self, sql, params=None):
+        """Execute SQL; after a time-out, let one thread at a time connect."""
         try:
             return super().execute_sql(sql, params)
         except OUTAGES as error:
@@ -274,7 +270,7 @@ ENGINES = {"sqlite": SQLite, "mysql": MySQL}
 def init_database(url, create_tables):
     """Set the database of the process to the one at a DatabaseURL.
 
-    Its first connection calls ``create_tables`` with the database.
+    The first connection calls ``create_tables`` with the database.
     """
     database = ENGINES[url.engine](url)
     database.create_missing_tables = retry_on_conflict(create_tables)
@@ -310,7 +306,7 @@ def run_sql(sql, *values):
 
 
 def run_sql_with_hint(sql, index, *values):
-    """Run SQL with a hint for the index in the place of its ``{hint}``.
+    """Run SQL as run_sql() does, with a hint for the index instead of ``{hint}``.
 
     A table that 1.x created may lack the index: then run it without the hint.
     """

@@ -42,10 +42,10 @@ if hasattr(os, "sched_getaffinity") and workers >= len(os.sched_getaffinity(0)):
 
 
 def when_ready(server):
-    """Warn if a platform has no database, and set the timeout of connections.
+    """Warn if a platform has no database, and set the sockets' time-outs.
 
     A thread that waits for 5 seconds to receive or send drops the client. Otherwise a
-    few silent clients would occupy every thread.
+    few stalled clients would occupy every thread.
     """
     if os.environ.get("PORT") and not os.environ.get("DATABASE_URL"):
         server.log.warning(
@@ -113,12 +113,18 @@ class PatientWorker(ThreadWorker):
         return is_kept
 
     def handle_error(self, req, client, addr, exc):
-        """Send an error, unless it is in the rest of a body: the response is sent."""
+        """Send an error response, unless the body is what failed.
+
+        gunicorn reads what is left of a body after the response, so this would be a
+        second one.
+        """
         if not (req and req.body.failed):
             super().handle_error(req, client, addr, exc)
 
 
 class LogfmtLogger(Logger):
+    """Writes a line for each request, as logfmt, to standard output."""
+
     def access(self, resp, req, environ, request_time):
         """Write a request's log line. gunicorn's format would take 10 % longer."""
         began = (datetime.now(UTC) - request_time).isoformat(timespec="milliseconds")

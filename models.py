@@ -15,16 +15,16 @@ ALTER_SECONDS = 60  # how long add_columns() waits for other connections
 latest = 0  # what next_nanoseconds() returned last
 
 
-def next_nanoseconds(reading=None):
+def next_nanoseconds():
     """Return nanoseconds since 1970, UTC, for the id and the timestamps of a row.
 
-    The current time, or ``reading``; if that is not after the last value, one more than
-    the last value, so that rows of a process keep their order. Not unique across
-    threads and processes: insert() retries on a collision. To compare with the current
-    time, use ``time.time_ns()`` or current_timestamp() instead.
+    The current time, but at least one more than the last value, so that rows of a
+    process keep their order when the clock is set back. Not unique across threads and
+    processes: insert() retries on a collision. To compare with the current time, use
+    ``time.time_ns()`` or current_timestamp() instead.
     """
     global latest
-    latest = now_ns = max(latest + 1, reading or time.time_ns())
+    latest = now_ns = max(latest + 1, time.time_ns())
     return now_ns
 
 
@@ -39,8 +39,8 @@ def current_timestamp():
     return timestamp(time.time_ns())
 
 
-# What a SELECT reads for a property that is no column. as_object() then sets object and
-# ended; fields is always null.
+# What a SELECT reads for a property that is no column. as_object() replaces the values
+# of object and ended; fields is always null.
 COMPUTED = {
     "object": "NULL",
     "fields": "NULL",
@@ -49,7 +49,7 @@ COMPUTED = {
 
 
 def select_list(table, properties):
-    """Return what a SELECT reads for as_object(): one value for each property."""
+    """Return the SQL of a value for each property, in the order of as_object()."""
     return ", ".join(COMPUTED.get(name, f"{table}.{name}") for name in properties)
 
 
@@ -180,9 +180,10 @@ def add_columns(database):
 
 
 def run_when_unlocked(addition):
-    """Add a column, waiting up to a minute for the transactions of others.
+    """Run a migration that adds a column, retrying while others lock the table.
 
-    Return False if another process added it at the same moment.
+    Return True, or False if another process has just added the column. Raises
+    OperationalError: for a lock, after ALTER_SECONDS.
     """
     deadline = time.monotonic() + ALTER_SECONDS
     while True:
@@ -205,9 +206,10 @@ def check_tables():
 
 
 def as_object(model, values):
-    """Return the interface's object, given the values of a model's SELECT_LIST.
+    """Return the interface's object of a row.
 
-    They are in the order of its PROPERTIES. Other values may follow.
+    ``values``: one for each of the model's PROPERTIES, in their order, as SELECT_LIST
+    reads them. Other values may follow.
     """
     properties = dict(zip(model.PROPERTIES, values, strict=False))
     properties["object"] = model.TABLE

@@ -104,7 +104,7 @@ def delete_profile(caller, profileid, *, appid=None):
     with locked_own_profile(caller, profileid, appid) as (account, profile):
         if account["profileid"] == profileid:
             rows.update(Account, caller.accountid, {"profileid": None})
-        rows.delete(Profile, profileid)
+        rows.delete_profile(profileid)
     return profile
 
 
@@ -136,6 +136,10 @@ def end_session(caller, sessionid, *, appid=None):
 
 
 def get_own(model, caller, identifier, appid):
+    """Return the caller's own row: its account, or a profile or session of it.
+
+    Raises what get_object() raises, invalid-account or invalid-appid.
+    """
     appid = resolve_appid(appid)
     own = rows.get_object(model, identifier, appid)
     if own["accountid"] != caller.accountid or not belongs_to(caller, appid):
@@ -222,7 +226,7 @@ def application_listing(model, caller, appid, accountid, email=None):
 def read_list(listing, *, all=None, limit=None, offset=None, after=None):
     """Return the objects of a listing, or None if there are none."""
     if all:
-        batches = read_all(listing, after)
+        batches = rows.select_all(listing, after)
         objects = [each for batch in batches for each in batch]
     else:
         objects, _ = read_page(listing, limit, offset, after)
@@ -238,11 +242,6 @@ def read_page(listing, limit, offset, after):
     limit = parse_number("limit", limit, settings()["PAGE_SIZE"])
     offset = parse_number("offset", offset, 0)
     return rows.select_page(listing, limit, offset, after)
-
-
-def read_all(listing, after):
-    """Yield all objects of a listing, as lists of up to 100. Raises invalid-after."""
-    return rows.select_all(listing, after)
 
 
 def create_account(caller, *, appid=None, idempotency_key=None):

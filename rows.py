@@ -1,7 +1,7 @@
 """Read, store, update and list rows.
 
-Hot-path queries are raw SQL, because Peewee takes 180 µs to build one, as long as a
-database takes to answer it. All others are Peewee's expressions.
+Hot-path queries are raw SQL, because Peewee takes 180 µs to build one, which is as long
+as a database takes to run it. All others are Peewee's expressions.
 """
 
 import time
@@ -59,9 +59,9 @@ def update(model, identifier, changes):
     return changes
 
 
-def delete(model, identifier):
-    """Delete the row with this identifier."""
-    model.delete().where(getattr(model, f"{model.TABLE}id") == identifier).execute()
+def delete_profile(profileid):
+    """Delete the profile with this identifier."""
+    Profile.delete().where(Profile.profileid == profileid).execute()
 
 
 def with_default_profile(account):
@@ -77,10 +77,11 @@ def with_default_profile(account):
 def lock_account(accountid, appid=None):
     """Lock an account until the commit; return it as it is committed.
 
-    Who changes the account waits for its row. Who inserts a profile or a session of it
-    waits for the index record, which InnoDB reads to check the foreign key. The order
-    is always the same, or there would be deadlocks: row, index record, profiles and
-    sessions. Raises invalid-accountid: 400 if none is given, 404 if it is unknown.
+    Others that change the account wait for its row. Those that insert a profile or a
+    session of it wait for the index record, which InnoDB reads to check the foreign
+    key. Every transaction locks in the same order, because there would be deadlocks
+    otherwise: row, index record, profiles and sessions. Raises invalid-accountid: 400
+    if none is given, 404 if it is unknown.
     """
     account = get_object(Account, accountid, appid, lock=True)
     sql = f"""SELECT accountid FROM account {{hint}}
@@ -113,7 +114,7 @@ def insert(model, values, *, as_default=False):
 
 
 def insert_once(model, values, as_default):
-    """Store a row, as the account's default or not; return its object."""
+    """Store a row as insert() does. Raises IntegrityError."""
     if not as_default:
         return insert_row(model, values)
     with db.atomic():
@@ -123,24 +124,25 @@ def insert_once(model, values, as_default):
 
 
 def insert_row(model, values):
-    """Store a new row; return its object."""
+    """Store a row; return its object."""
     row = new_row(model, values)
     placeholders = ", ".join("?" for _ in row)
     sql = f"INSERT INTO {model.TABLE} ({', '.join(row)}) VALUES ({placeholders})"
     run_sql(sql, *row.values())
     # A property that is no column, or whose column is not set, is None.
-    return as_object(model, [row.get(name) for name in model.PROPERTIES])
+    return as_object(model, map(row.get, model.PROPERTIES))
 
 
 def new_row(model, values):
     """Return the columns of a new row: the values, its id and its timestamps."""
-    reading = time.time_ns()
-    row_id = next_nanoseconds(reading)
+    row_id = next_nanoseconds()
     created_at = timestamp(row_id)
     row = values | {"id": row_id, "createdAt": created_at, "updatedAt": created_at}
     if model is Session:
         row["lastVerifiedAt"] = created_at
-        row["expiresAt"] = timestamp(reading + row["duration"] * 10**9)
+        # After the clock was set back, row_id is in the future.
+        begins_at = min(row_id, time.time_ns())
+        row["expiresAt"] = timestamp(begins_at + row["duration"] * 10**9)
     return row
 
 
@@ -171,24 +173,22 @@ def select_all(listing, after):
 
 
 def select_rows(listing, position, limit, offset):
-    """Return the rows behind a position: what listed_objects() takes, and the position.
+    """Return the rows behind a position, in order; each ends with its own position.
 
-    The position is the id of a row, or an accountid.
+    A position is an accountid in a listing of accounts, and an id in any other. The
+    values before it are what listed_objects() reads.
     """
     model, scope, email = listing
     condition = " AND ".join(f"{model.TABLE}.{name} = ?" for name in scope)
     values = [*scope.values()]
     if model is Account:
         return select_accounts(condition, *values, position, limit, offset)
-    index = f"{model.TABLE}_appid_id"
-    if "accountid" in scope:
-        index = f"{model.TABLE}_appid_accountid_id"
     if email:
-        parts = [
-            db.lowered.format(text) for text in ("?", "contactEmail", "displayEmail")
-        ]
-        condition += " AND {} IN ({}, {})".format(*parts)
+        lower = db.lowered.format
+        condition += f" AND {lower('?')}"
+        condition += f" IN ({lower('contactEmail')}, {lower('displayEmail')})"
         values.append(email)
+    index = "_".join([model.TABLE, *scope, "id"])  # an index is named by its columns
     sql = f"""SELECT {model.SELECT_LIST}, id
         FROM {model.TABLE} {db.index_hint.format(index)}
         WHERE {condition} AND id < ? ORDER BY id DESC LIMIT ? OFFSET ?"""
@@ -196,7 +196,10 @@ def select_rows(listing, position, limit, offset):
 
 
 def select_accounts(condition, *values):
-    """Return accounts with greater accountids, each with its default profile."""
+    """Return rows of select_rows(): accounts, each joined with its default profile.
+
+    ``values``: those of the condition, the position, the limit and the offset.
+    """
     sql = f"""SELECT {Account.SELECT_LIST}, {Profile.SELECT_LIST}, account.accountid
         FROM account {{hint}} LEFT JOIN profile ON profile.profileid = account.profileid
         WHERE {condition} AND account.accountid > ?
@@ -236,8 +239,8 @@ def find_position(listing, after):
 def select_batches(query, size):
     """Yield the rows of a query as dictionaries, as lists of up to ``size``.
 
-    In the order of the primary key, which the query must select. Each list is read by
-    a statement of its own, so the memory does not grow with the number of rows.
+    They are in the order of the primary key, which the query must select. Each list is
+    read by its own statement, so memory use does not grow with the number of rows.
     """
     key = query.model._meta.primary_key
     batch = query.order_by(key).limit(size).dicts()

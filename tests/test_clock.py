@@ -49,8 +49,8 @@ def test_a_purge_after_a_jump_keeps_what_ended_today(flask, user, jump):
     assert Session.get_or_none(Session.sessionid == user.session["sessionid"])
 
 
-def test_create_session_reads_the_clock_once(flask, user, monkeypatch):
-    """So a session expires exactly its duration after its creation."""
+def test_create_session_sets_timestamps_that_agree(flask, user, monkeypatch):
+    """A session expires exactly its duration after its creation."""
     readings = itertools.count(time.time_ns(), 10**9)  # each is a second later
     monkeypatch.setattr(time, "time_ns", lambda: next(readings))
     session = flask("create-session", user.accountid, "--duration", "60")

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from functools import partial
 from stat import filemode
@@ -262,6 +263,20 @@ def test_a_server_that_does_not_respond_is_tried_again_after_a_pause(monkeypatch
         assert [fail(), fail()] == [True, False]
         database.retry_at = time.monotonic()  # the pause has passed
         assert [fail(), fail()] == [True, False]
+
+
+def test_while_one_thread_tries_again_another_fails_at_once():
+    listener = socket.create_server(("127.0.0.1", 0))
+    with listener, ThreadPoolExecutor() as pool:
+        listener.settimeout(10)
+        port = listener.getsockname()[1]
+        database = MySQL(parse_database_url(f"mysql://u@127.0.0.1:{port}/x"))
+        database.retry_at = time.monotonic()  # the pause has passed
+        attempt = pool.submit(database.connect)
+        connection, _ = listener.accept()
+        with connection, pytest.raises(peewee.OperationalError, match="not respond"):
+            database.connect()
+        assert "not respond" not in str(attempt.exception())
 
 
 @pytest.fixture
