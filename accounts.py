@@ -184,7 +184,7 @@ def end_session(sessionid):
     """
     get_object(Session, sessionid)
     end_running(Session.sessionid == sessionid)
-    return get_object(Session, sessionid)
+    return get_object(Session, sessionid, lock=True)  # as it is committed
 
 
 def end_sessions(accountid):

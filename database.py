@@ -18,7 +18,7 @@ import time
 from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
-from threading import RLock, local
+from threading import Lock, RLock, local
 
 import peewee
 from playhouse.shortcuts import ReconnectMixin
@@ -26,7 +26,6 @@ from pymysql.constants.CLIENT import FOUND_ROWS
 
 LOCK_SECONDS = 4
 RETRY_SECONDS = 2  # the pause after an attempt to connect to MySQL has timed out
-ATTEMPT_SECONDS = 15  # longer than an attempt that times out, after 3 or 3 + 10 seconds
 OUTAGES = (  # the database is unreachable, full, read-only, locked or damaged
     peewee.DatabaseError,
     peewee.InterfaceError,
@@ -218,6 +217,7 @@ class MySQL(Engine, ReconnectMixin, peewee.MySQLDatabase):
         )
         self.opened = local()
         self.retry_at = 0  # after a time-out: when to connect again, time.monotonic()
+        self.retry_lock = Lock()
 
     def connect(self, reuse_if_open=False):
         """Connect, outside the lock under which Peewee would make all threads wait."""
@@ -233,12 +233,22 @@ class MySQL(Engine, ReconnectMixin, peewee.MySQLDatabase):
         """Return a new connection of the driver.
 
         After a time-out, one thread at a time tries to connect, every 2 seconds, and
-        the others fail at once. Otherwise all would wait for a server that hangs.
+        the others soon fail. Otherwise all would wait for a server that hangs.
         """
-        if time.monotonic() < self.retry_at:
-            raise peewee.OperationalError(2003, "The server did not respond")
-        if self.retry_at:
-            self.retry_at = time.monotonic() + ATTEMPT_SECONDS  # the others fail
+        if not self.retry_at:
+            return self.try_to_connect()
+        # A server that responds does so within the tenth of a second.
+        is_alone = self.retry_lock.acquire(timeout=0.1)
+        try:
+            if not is_alone or time.monotonic() < self.retry_at:
+                raise peewee.OperationalError(2003, "The server did not respond")
+            return self.try_to_connect()
+        finally:
+            if is_alone:
+                self.retry_lock.release()
+
+    def try_to_connect(self):
+        """Return a new connection; after a time-out, begin a pause."""
         opener = peewee.MySQLDatabase(self.database, **self.connect_params)
         try:
             connection = opener.connection()

@@ -102,7 +102,7 @@ def delete_profile(caller, profileid, *, appid=None):
     invalid-profileid, invalid-account or invalid-appid.
     """
     with locked_own_profile(caller, profileid, appid) as (account, profile):
-        if account["profileid"] == profileid:
+        if account and account["profileid"] == profileid:  # 1.x may have left it alone
             rows.update(Account, caller.accountid, {"profileid": None})
         rows.delete_profile(profileid)
     return profile
@@ -115,10 +115,9 @@ def locked_own_profile(caller, profileid, appid):
     Return both as they are committed, since another request may just have deleted the
     profile. Raises invalid-profileid, invalid-account or invalid-appid.
     """
-    find_own_profile(caller, profileid, appid=appid)
     with db.atomic():
         account = rows.get_object_or_none(Account, caller.accountid, lock=True)
-        profile = rows.get_object(Profile, profileid, lock=True)
+        profile = get_own(Profile, caller, profileid, appid, lock=True)
         yield account, profile
 
 
@@ -135,13 +134,14 @@ def end_session(caller, sessionid, *, appid=None):
     return accounts.end_session(sessionid)
 
 
-def get_own(model, caller, identifier, appid):
+def get_own(model, caller, identifier, appid, *, lock=False):
     """Return the caller's own row: its account, or a profile or session of it.
 
-    Raises what get_object() raises, invalid-account or invalid-appid.
+    ``lock`` as in get_object(). Raises what that raises, invalid-account or
+    invalid-appid.
     """
     appid = resolve_appid(appid)
-    own = rows.get_object(model, identifier, appid)
+    own = rows.get_object(model, identifier, appid, lock=lock)
     if own["accountid"] != caller.accountid or not belongs_to(caller, appid):
         raise ServiceError("invalid-account")
     return own

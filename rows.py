@@ -65,13 +65,15 @@ def delete_profile(profileid):
 
 
 def with_default_profile(account):
-    """Return the account with ``profile``: its default profile, or None.
+    """Return the account as a listing has it: with ``profile``, the default or None.
 
-    If that was deleted since the account was read, ``profileid`` is None, too.
+    Both are read again by one statement, so that they agree.
     """
-    profile = get_object_or_none(Profile, account["profileid"])
-    profileid = profile and profile["profileid"]
-    return account | {"profileid": profileid, "profile": profile}
+    scope = {name: account[name] for name in ("appid", "accountid")}
+    found = listed_objects(Account, select_rows(Listing(Account, scope), "", 1, 0))
+    if found:
+        return found[0]
+    return account | {"profileid": None, "profile": None}  # it was just deleted
 
 
 def lock_account(accountid, appid=None):
@@ -109,7 +111,7 @@ def insert(model, values, *, as_default=False):
         existing = get_object_or_none(model, values[f"{model.TABLE}id"])
         if existing:
             return existing
-        get_object(Account, values["accountid"], values["appid"])
+        get_object(Account, values["accountid"], values["appid"], lock=True)
         return insert_once(model, values, as_default)
 
 
@@ -187,7 +189,8 @@ def select_rows(listing, position, limit, offset):
         lower = db.lowered.format
         condition += f" AND {lower('?')}"
         condition += f" IN ({lower('contactEmail')}, {lower('displayEmail')})"
-        values.append(email)
+        # A lone surrogate, which no database can store, is in no address either.
+        values.append(email.encode(errors="backslashreplace").decode())
     index = "_".join([model.TABLE, *scope, "id"])  # an index is named by its columns
     sql = f"""SELECT {model.SELECT_LIST}, id
         FROM {model.TABLE} {db.index_hint.format(index)}

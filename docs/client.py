@@ -252,8 +252,8 @@ class User:
         try:
             send("PATCH", "user/end-session", self.token)
         except ServiceError as error:
-            if error.code != "sign-in-required":
-                raise  # otherwise the session has ended already
+            if error.code not in ("sign-in-required", "invalid-sessionid"):
+                raise  # otherwise the session has ended, or was deleted
 
     def sign_out_everywhere(self):
         """End all sessions. Drop the User then: it would sign in again."""

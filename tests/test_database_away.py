@@ -14,6 +14,7 @@ from stat import filemode
 from urllib.parse import urlsplit
 
 import peewee
+import pymysql
 import pytest
 from service import (
     PROFILES,
@@ -38,6 +39,7 @@ from service import (
 from app import LogFormatter
 from config import parse_database_url
 from database import MySQL, db
+from models import check_tables
 from operations import create_profile, list_profiles
 
 long = pytest.mark.long
@@ -265,7 +267,23 @@ def test_a_server_that_does_not_respond_is_tried_again_after_a_pause(monkeypatch
         assert [fail(), fail()] == [True, False]
 
 
-def test_while_one_thread_tries_again_another_fails_at_once():
+@on_mysql
+def test_after_a_slow_statement_all_threads_connect_to_a_healthy_server(
+    app, monkeypatch
+):
+    """It takes a moment to accept each of them."""
+
+    def connect_slowly(connect=pymysql.connect, **options):
+        time.sleep(0.01)
+        return connect(**options)
+
+    monkeypatch.setattr(pymysql, "connect", connect_slowly)
+    db.obj.retry_at = time.monotonic()  # a statement has timed out
+    at_once(*[check_tables] * 4)
+    assert db.obj.retry_at == 0
+
+
+def test_while_one_thread_tries_again_another_soon_fails():
     listener = socket.create_server(("127.0.0.1", 0))
     with listener, ThreadPoolExecutor() as pool:
         listener.settimeout(10)

@@ -7,7 +7,16 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from service import Threads, assert_error, at_once, fill, named, sign_in
+from service import (
+    Threads,
+    assert_error,
+    at_once,
+    cursor_of,
+    fill,
+    named,
+    on_mysql,
+    sign_in,
+)
 
 from accounts import create_session
 from database import db
@@ -183,6 +192,46 @@ def test_a_transaction_that_has_read_sees_a_delete_profile(user, operation):
         operation(user.caller, profileid)
 
 
+@on_mysql
+@pytest.mark.parametrize("operation", [set_default_profile, delete_profile])
+def test_a_transaction_that_has_read_finds_a_profile_created_since(user, operation):
+    with db.atomic():
+        assert list_own_profiles(user.caller, user.accountid) is None
+        (created,) = at_once(partial(user.create, named("a")))
+        result = operation(user.caller, created.json["profileid"])
+    assert created.json in (result, result.get("profile"))
+
+
+def test_the_account_agrees_with_its_default_profile(user):
+    """Another default is chosen, and the old one deleted, while it is read."""
+    old = user.create(named("old", default="true")).json["profileid"]
+    new = user.create(named("new")).json
+    choose = partial(user.patch, f"{DEFAULT}?profileid={new['profileid']}")
+    delete = partial(user.delete, f"{DELETION}?profileid={old}")
+
+    def change(event):
+        if "FROM account WHERE" in event.sql:
+            db.query_hooks.clear()
+            at_once(choose)
+            at_once(delete)
+
+    db.query_hooks.append(change)
+    account = user.get(own(ACCOUNT, user)).json
+    assert (account["profileid"], account["profile"]) == (new["profileid"], new)
+
+
+def test_delete_profile_whose_account_is_gone(empty_database_url, make_app):
+    """Tables of 1.x can have one."""
+    app = make_app(DATABASE_URL=empty_database_url)
+    user = sign_in(app)
+    caller = user.caller
+    profile = user.create(named("a")).json
+    with cursor_of(empty_database_url) as cursor:
+        cursor.execute("DELETE FROM account")
+    with app.app_context():
+        assert delete_profile(caller, profile["profileid"]) == profile
+
+
 def test_set_default_profile_and_delete_profile_by_eight_at_once(user, isolation):
     for _ in range(5):
         profileid = user.create(named("a")).json["profileid"]
@@ -234,6 +283,16 @@ def test_end_session_of_the_token_that_is_sent(user, query):
     assert ended.json["sessionid"] == user.session["sessionid"]
     assert ended.json["ended"] is True
     assert_error(user.patch(END + query), 401, "sign-in-required")
+
+
+@on_mysql
+def test_end_session_in_a_transaction_that_has_read(user):
+    """What it read before shows a running session."""
+    sessionid = create_session(user.accountid, 60)["sessionid"]
+    with db.atomic():
+        assert list_own_sessions(user.caller, user.accountid)
+        (ended,) = at_once(partial(user.patch, f"{END}?sessionid={sessionid}"))
+        assert end_session(user.caller, sessionid) == ended.json
 
 
 def test_end_session_by_eight_at_once(user):
