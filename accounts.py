@@ -154,7 +154,7 @@ def accounts_where(condition):
     accounts = Account.select().where(condition)
     ordered = accounts.order_by(Account.createdAt, Account.accountid)
     objects = [
-        as_object(Account, map(row.get, Account.PROPERTIES)) for row in ordered.dicts()
+        as_object(Account, map(row.get, Account.READ)) for row in ordered.dicts()
     ]
     return {"object": "accounts", "data": objects}
 

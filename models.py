@@ -39,20 +39,6 @@ def current_timestamp():
     return timestamp(time.time_ns())
 
 
-# What a SELECT reads for a property that is no column. as_object() replaces the values
-# of object and ended; fields is always null.
-COMPUTED = {
-    "object": "NULL",
-    "fields": "NULL",
-    "ended": "session.endedAt",
-}
-
-
-def select_list(table, properties):
-    """Return the SQL of a value for each property, in the order of as_object()."""
-    return ", ".join(COMPUTED.get(name, f"{table}.{name}") for name in properties)
-
-
 class AsciiField(TextField):
     """At most 64 ASCII characters, which both databases compare byte by byte."""
 
@@ -69,7 +55,6 @@ class Account(db.Model):
     PREFIX = "acct"
     PROPERTIES = """accountid object appid administrator profileid createdAt
         updatedAt""".split()
-    SELECT_LIST = select_list(TABLE, PROPERTIES)
 
     accountid = AsciiField(primary_key=True)
     appid = AsciiField()
@@ -105,7 +90,6 @@ class Profile(AccountRow):
         *[field.property for field in PROFILE_FIELDS.values()],
         *"fields createdAt updatedAt".split(),
     ]
-    SELECT_LIST = select_list(TABLE, PROPERTIES)
 
     profileid = AsciiField()
 
@@ -128,7 +112,6 @@ class Session(AccountRow):
     PREFIX = "sess"
     PROPERTIES = """sessionid object appid accountid duration csrfToken expiresAt
         lastVerifiedAt ended createdAt updatedAt""".split()
-    SELECT_LIST = select_list(TABLE, PROPERTIES)
 
     sessionid = AsciiField()
     tokenHash = AsciiField()
@@ -149,6 +132,14 @@ class Session(AccountRow):
 
 
 MODELS = (Account, Profile, Session)  # in the order in which they can be filled
+
+for model in MODELS:
+    # The object that as_object() fills, and the properties that it fills in. The others
+    # are no columns: object is the table's name, and fields is always null.
+    model.EMPTY = dict.fromkeys(model.PROPERTIES) | {"object": model.TABLE}
+    model.READ = [name for name in model.PROPERTIES if name not in ("object", "fields")]
+    columns = ["endedAt" if name == "ended" else name for name in model.READ]
+    model.SELECT_LIST = ", ".join(f"{model.TABLE}.{column}" for column in columns)
 
 
 def create_tables(database):
@@ -208,11 +199,11 @@ def check_tables():
 def as_object(model, values):
     """Return the interface's object of a row.
 
-    ``values``: one for each of the model's PROPERTIES, in their order, as SELECT_LIST
+    ``values``: one for each name in the model's READ, in their order, as SELECT_LIST
     reads them. Other values may follow.
     """
-    properties = dict(zip(model.PROPERTIES, values, strict=False))
-    properties["object"] = model.TABLE
+    properties = model.EMPTY.copy()  # in the interface's order
+    properties.update(zip(model.READ, values, strict=False))
     if model is Account:  # both databases store a boolean as 0 or 1
         properties["administrator"] = bool(properties["administrator"])
     if model is Session:

@@ -132,7 +132,7 @@ def insert_row(model, values):
     sql = f"INSERT INTO {model.TABLE} ({', '.join(row)}) VALUES ({placeholders})"
     run_sql(sql, *row.values())
     # A property that is no column, or whose column is not set, is None.
-    return as_object(model, map(row.get, model.PROPERTIES))
+    return as_object(model, map(row.get, model.READ))
 
 
 def new_row(model, values):
@@ -215,7 +215,7 @@ def listed_objects(model, rows):
     objects = [as_object(model, row) for row in rows]
     if model is Account:
         for account, row in zip(objects, rows, strict=True):
-            profile = as_object(Profile, row[len(Account.PROPERTIES) :])
+            profile = as_object(Profile, row[len(Account.READ) :])
             account["profile"] = profile if profile["profileid"] else None
     return objects
 

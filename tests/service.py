@@ -240,7 +240,7 @@ def fill(model, appid, count, *, accountid=None):
         for some in chunked(rows, 100):
             model.insert_many(some).execute()
     return [
-        as_object(model, [row.get(name) for name in model.PROPERTIES])
+        as_object(model, [row.get(name) for name in model.READ])
         for row in reversed(rows)
     ]
 
