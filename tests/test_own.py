@@ -220,6 +220,22 @@ def test_the_account_agrees_with_its_default_profile(user):
     assert (account["profileid"], account["profile"]) == (new["profileid"], new)
 
 
+def test_an_account_that_is_deleted_while_it_is_read(user, administrator):
+    """It has no default profile any more."""
+    user.create(named("a", default="true"))
+    account = find_own_account(user.caller, user.accountid)
+
+    def delete(event):
+        if "FROM account WHERE" in event.sql:
+            db.query_hooks.clear()
+            path = f"/api/administrator/delete-account?accountid={user.accountid}"
+            at_once(partial(administrator.delete, path))
+
+    db.query_hooks.append(delete)
+    response = user.get(own(ACCOUNT, user))
+    assert response.json == account | {"profileid": None, "profile": None}
+
+
 def test_delete_profile_whose_account_is_gone(empty_database_url, make_app):
     """Tables of 1.x can have one."""
     app = make_app(DATABASE_URL=empty_database_url)
