@@ -154,12 +154,7 @@ class SQLite(Engine, peewee.SqliteDatabase):
                 return super().execute_sql(sql, params)
             except peewee.OperationalError as error:
                 is_locked = str(error) == "database is locked"
-                # Waiting does not help a connection whose own open SELECT began before
-                # another connection's commit.
-                driver_error = getattr(error, "orig", None)
-                name = getattr(driver_error, "sqlite_errorname", "")
-                is_too_old = name == "SQLITE_BUSY_SNAPSHOT"
-                if not is_locked or is_too_old or time.monotonic() > deadline:
+                if not is_locked or is_too_old(error) or time.monotonic() > deadline:
                     raise
             time.sleep(random.uniform(0.00005, 0.0001))
 
@@ -167,6 +162,17 @@ class SQLite(Engine, peewee.SqliteDatabase):
 def lower(text):
     """Return the text in lower case, or None for a column that is NULL."""
     return text and text.lower()
+
+
+def is_too_old(error):
+    """Return whether an open SELECT of this connection began before another's commit.
+
+    Then waiting does not help. This is a function, because a variable of its caller
+    that kept the driver's error would keep the connection open after its close().
+    """
+    driver_error = getattr(error, "orig", None)
+    name = getattr(driver_error, "sqlite_errorname", "")
+    return name == "SQLITE_BUSY_SNAPSHOT"
 
 
 class MySQL(Engine, ReconnectMixin, peewee.MySQLDatabase):
