@@ -1,9 +1,11 @@
 """The database away, damaged, locked, hanging, full or read-only: 503, nothing lost."""
 
+import gc
 import os
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -125,6 +127,25 @@ def test_health_names_a_column_that_must_not_be_null(
     done = app.test_cli_runner().invoke(args=["init-db"])
     assert done.exit_code == 1
     assert column in done.stderr
+
+
+def count_connections():
+    return sum(isinstance(each, sqlite3.Connection) for each in gc.get_objects())
+
+
+@on_sqlite
+def test_a_connection_that_is_closed_after_an_error_is_gone(app):
+    """At once: if it had opened a read-only disk, it would keep others read-only."""
+    gc.collect()
+    before = count_connections()
+    gc.disable()
+    try:
+        with suppress(peewee.OperationalError):
+            db.execute_sql("INSERT INTO missing VALUES (1)")
+        db.close()
+        assert count_connections() == before - 1
+    finally:
+        gc.enable()
 
 
 @on_sqlite
