@@ -321,19 +321,6 @@ def run_sql(sql, *values):
     return db.execute_sql(sql.replace("?", db.param), values)
 
 
-def run_sql_with_hint(sql, index, *values):
-    """Run SQL as run_sql() does, with a hint for the index instead of ``{hint}``.
-
-    A table that 1.x created may lack the index: then run it without the hint.
-    """
-    try:
-        return run_sql(sql.format(hint=db.index_hint.format(index)), *values)
-    except peewee.OperationalError as error:
-        if error.args[0] != 1176:  # Key '…' doesn't exist in table '…'
-            raise
-        return run_sql(sql.format(hint=""), *values)
-
-
 def is_outage(error):
     """Return whether the database failed, rather than this program."""
     return isinstance(error, OUTAGES) and not isinstance(error, DEFECTS)

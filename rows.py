@@ -7,9 +7,9 @@ as a database takes to run it. All others are Peewee's expressions.
 import time
 from collections import namedtuple
 
-from peewee import IntegrityError
+from peewee import IntegrityError, OperationalError
 
-from database import db, retry_on_conflict, run_sql, run_sql_with_hint
+from database import db, retry_on_conflict, run_sql
 from errors import ServiceError
 from models import Account, Profile, Session, as_object, next_nanoseconds, timestamp
 from validators import MAX_INT64, is_identifier
@@ -218,6 +218,19 @@ def listed_objects(model, rows):
             profile = as_object(Profile, row[len(Account.READ) :])
             account["profile"] = profile if profile["profileid"] else None
     return objects
+
+
+def run_sql_with_hint(sql, index, *values):
+    """Run SQL as run_sql() does, with a hint for the index instead of ``{hint}``.
+
+    A table that 1.x created may lack the index: then run it without the hint.
+    """
+    try:
+        return run_sql(sql.format(hint=db.index_hint.format(index)), *values)
+    except OperationalError as error:
+        if error.args[0] != 1176:  # Key '…' doesn't exist in table '…'
+            raise
+        return run_sql(sql.format(hint=""), *values)
 
 
 def find_position(listing, after):

@@ -35,10 +35,11 @@ import accounts
 import models
 import operations
 from config import parse_database_url
-from database import db, init_database, retry_on_conflict, run_sql_with_hint
+from database import db, init_database, retry_on_conflict
 from errors import ServiceError
 from models import MODELS, Account, Profile
 from operations import create_profile, list_profiles, update_profile
+from rows import run_sql_with_hint
 
 # Eight processes that connect at once, when the first one closes the pipe.
 FIRST_STARTS = """
