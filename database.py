@@ -243,14 +243,14 @@ class MySQL(Engine, ReconnectMixin, peewee.MySQLDatabase):
         """
         if not self.retry_at:
             return self.try_to_connect()
-        # A server that responds does so within the tenth of a second.
-        is_alone = self.retry_lock.acquire(timeout=0.1)
+        # A healthy server accepts a connection within a tenth of a second.
+        has_lock = self.retry_lock.acquire(timeout=0.1)
         try:
-            if not is_alone or time.monotonic() < self.retry_at:
+            if not has_lock or time.monotonic() < self.retry_at:
                 raise peewee.OperationalError(2003, "The server did not respond")
             return self.try_to_connect()
         finally:
-            if is_alone:
+            if has_lock:
                 self.retry_lock.release()
 
     def try_to_connect(self):
