@@ -1,4 +1,4 @@
-"""docs/nginx.conf in front of two instances."""
+"""deploy/nginx.conf in front of two instances."""
 
 import json
 import re
@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(not shutil.which("nginx"), reason="install nginx"),
 ]
-SAMPLE = (ROOT / "docs" / "nginx.conf").read_text()
+SAMPLE = (ROOT / "deploy" / "nginx.conf").read_text()
 TLS = r"(?s)listen 443 ssl;.*?profiles\.key;"
 # The lines for a prefix, which stand in the comment above the line that they replace.
 PREFIX = r"(?s)# (location /profiles/ .*?SCRIPT_NAME /profiles;)\n +location / {"
@@ -68,7 +68,7 @@ def services(serve, empty_database_url):
 
 @pytest.fixture
 def sample(services):
-    """docs/nginx.conf with the ports of the services."""
+    """deploy/nginx.conf with the ports of the services."""
     first, second = services
     return SAMPLE.replace(":8000", f":{first.port}").replace(":8001", f":{second.port}")
 
@@ -154,7 +154,7 @@ def test_keys_links_and_refusals_pass_the_router(administrator):
 
 @on_sqlite
 def test_a_prefix(services, sample, router, tmp_path):
-    """By the lines in the comment of docs/nginx.conf."""
+    """By the lines in the comment of deploy/nginx.conf."""
     lines = re.search(PREFIX, sample)[1].replace("# ", "")
     sample = re.sub(PREFIX, lambda _: lines, sample)
     router.start_nginx(tmp_path, sample)
