@@ -13,12 +13,16 @@ ISO = (
 )
 WEEKDAY = (  # such as "Tue ", if an English date follows and not 01/31/1950
     "(?i)^((mon|tues|wednes|thurs|fri|satur|sun)day|mon|tue|wed|thu|fri|sat|sun)"
-    r",? (?!\d+/)"
+    r",? (?!\d+[/-]\d)"
 )
+# Of two blanks before a day of one digit, as in "Jan  5" of ctime, the second one.
+PADDING = r"(?<=[A-Za-z,] ) (?=\d\b)"
+STRAY_BLANK = r"(?<![\w,]) "  # the first character, or after a blank, "/" or "-"
 # (Central European Time), after GMT+0100 or " +0100"
 ZONE_NAME = r"(?<=[ T][+-]\d{4}) \([^()]*\)$"
 DATE_FORMATS = (
     "%Y/%m/%d",  # 1950/01/31
+    "%Y-%m-%d",  # 1950-1-31
     "%m/%d/%Y",  # 01/31/1950
     "%d %B %Y",  # 31 January 1950
     "%d %b %Y",  # 31 Jan 1950
@@ -50,7 +54,10 @@ def parse_date(text):
         if clock_time:
             time.fromisoformat(clock_time)
         return date.fromisoformat(day).isoformat()
+    text = re.sub(PADDING, "", text)
     text = re.sub(WEEKDAY, "", text)
+    if re.search(STRAY_BLANK, text):  # strptime() would skip it
+        raise ValueError
     for pattern in DATE_FORMATS:
         with suppress(ValueError):
             return datetime.strptime(text, pattern).date().isoformat()

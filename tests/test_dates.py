@@ -39,7 +39,11 @@ JANUARY_31 = [
 ]
 OTHER_DAYS = [
     ("1/5/1950", "1950-01-05"),
+    ("1950-1-5", "1950-01-05"),
+    # A day of one digit may have a blank in front.
     ("Thu Jan  5 10:30:00 1950", "1950-01-05"),
+    ("Thu,  5 Jan 1950", "1950-01-05"),
+    ("January  5, 1950", "1950-01-05"),
     ("1 May 0050", "0050-05-01"),
     ("2020-W53-7", "2021-01-03"),
     ("29 FEBRUARY 2000", "2000-02-29"),
@@ -61,21 +65,36 @@ REFUSED = [
     "Tue Jan 31 24:00:00 1950",
     # It is written in another way.
     "1950-031",
-    "1950-1-31",
+    "1950-1-31 10:30",
+    "50-1-31",
     "Jan. 31, 1950",
     "1,2 January 1950",
     "Sunflower 31 January 1950",
     "Tueday, 31 January 1950",
     "Tuesday, 1950-01-31",
     "Tuesday, 01/31/1950",
+    "Tue 1950-1-31",
+    "Tue 1/31/1950",
     "1950-01-31 10:30 PM",
     # A character is not ASCII, or not to be seen.
     "1950-٠١-31",
     "31 Auguſt 1950",
     "31\xa0January 1950",
     "31\tJanuary 1950",
-    # Something is left over.
+    # There is a blank too many.
+    f"31{' ' * 60_000}Jan 1950",
+    "31  Jan 1950",
+    "31 Jan  1950",
+    "Jan  31 1950",
+    "Jan   5 1950",
+    "Tue  31 Jan 1950",
+    "Jan 31  10:30:00 1950",
+    "01/ 3/1950",
+    "1950-1- 3",
     " 1950-01-31",
+    " 5 Jan 1950",
+    "31 Jan 1950 ",
+    # Something is left over.
     "1950-01-31\n",
     "1950-01-31/1951-02-01",
     "Tue Jan 31 1950 (x)",
