@@ -56,18 +56,22 @@ def resolve_appid(appid):
 def authenticate(authorization, appid):
     """Return the caller whose token this is. The session must be running.
 
-    Raises sign-in-required.
+    Raises sign-in-required, whose reason says why the session is not running.
     """
+    reason = None
     bearer = re.fullmatch("(?i:bearer) +([0-9a-f]{64})", authorization or "")
     if bearer:
-        sql = """SELECT accountid, administrator, appid, sessionid
+        sql = """SELECT accountid, administrator, sessionid, expiresAt, endedAt
             FROM session JOIN account USING (accountid, appid)
-            WHERE appid = ? AND tokenHash = ? AND expiresAt > ? AND endedAt IS NULL"""
+            WHERE appid = ? AND tokenHash = ?"""
         token_hash = sha256(bearer[1].encode()).hexdigest()
-        row = run_sql(sql, appid, token_hash, current_timestamp()).fetchone()
+        row = run_sql(sql, appid, token_hash).fetchone()
         if row:
-            return Caller(*row)
-    raise ServiceError("sign-in-required")
+            accountid, administrator, sessionid, expires_at, ended_at = row
+            if not ended_at and expires_at > current_timestamp():
+                return Caller(accountid, bool(administrator), appid, sessionid)
+            reason = "ended" if ended_at else "expired"
+    raise ServiceError("sign-in-required", reason=reason)
 
 
 @retry_on_conflict

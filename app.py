@@ -86,6 +86,8 @@ def service_error(error):
     body = {"object": "error", "message": error.code}
     if error.errors:
         body["errors"] = error.errors
+    if error.reason:
+        body["reason"] = error.reason
     return body, error.status, ERROR_HEADERS.get(error.status, {})
 
 

@@ -25,12 +25,15 @@ class ServiceError(Exception):
     """A request that fails: ``str(error)`` is the code, ``error.status`` the status.
 
     ``error.errors``: if fields of a profile are wrong, the code of each.
+    ``error.reason`` of sign-in-required: ``ended`` or ``expired`` if the application
+    knows the token, otherwise None.
     """
 
-    def __init__(self, code, status=None, errors=None):
+    def __init__(self, code, status=None, errors=None, reason=None):
         super().__init__(code)
         self.code = code
         self.errors = errors or {}
+        self.reason = reason
         self.status = status or STATUSES.get(code, 400)
 
 

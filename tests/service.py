@@ -101,8 +101,9 @@ def named(name, **more):
     return {"full-name": name, "contact-email": f"{name}@example.com", **more}
 
 
-def assert_error(response, status, code):
+def assert_error(response, status, code, reason=None):
     body = dict(response.json)
+    assert body.pop("reason", None) == reason
     codes = body.pop("errors", {"": code})  # of fields: the message is the first one
     assert next(iter(codes.values())) == code
     assert body == {"object": "error", "message": code}

@@ -163,7 +163,7 @@ def test_end_sessions_ends_those_that_run(administrator, user):
         response = administrator.patch(END + user.accountid)
         assert response.status_code == 200
         assert response.json == {"object": "end", "count": count}
-    assert_error(user.create(), 401, "sign-in-required")
+    assert_error(user.create(), 401, "sign-in-required", "ended")
 
 
 def test_delete_account(administrator, database_url):

@@ -31,7 +31,7 @@ def test_a_session_goes_on_after_a_jump(administrator, user, jump):
     assert [session["ended"] for session in sessions] == [False, False]
     path = f"/api/administrator/end-sessions?accountid={user.accountid}"
     assert administrator.patch(path).json == {"object": "end", "count": 1}
-    assert_error(user.create(named("name")), 401, "sign-in-required")
+    assert_error(user.create(named("name")), 401, "sign-in-required", "ended")
     ended_at = Session.get(Session.accountid == user.accountid).endedAt
     assert moment(ended_at) < datetime.now(UTC) + DAY / 2
 

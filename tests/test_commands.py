@@ -186,8 +186,8 @@ def test_set_administrator_ends_the_sessions(flask, user, administrator):
     on = flask("set-administrator", user.accountid)
     off = flask("set-administrator", administrator.accountid, "--off")
     assert (on["administrator"], off["administrator"]) == (True, False)
-    assert_error(user.get(SESSIONS), 401, "sign-in-required")
-    assert_error(administrator.get(SESSIONS), 401, "sign-in-required")
+    assert_error(user.get(SESSIONS), 401, "sign-in-required", "ended")
+    assert_error(administrator.get(SESSIONS), 401, "sign-in-required", "ended")
 
 
 def test_list_administrators(flask):

@@ -800,9 +800,9 @@ def test_the_session_must_still_run(app, user, administrator, monkeypatch):
     expired = {"Authorization": f"Bearer {session['token']}"}
     for method, path in ENDPOINTS:
         response = user.open(path, method=method)
-        assert_error(response, 401, "sign-in-required")
+        assert_error(response, 401, "sign-in-required", "ended")
         response = user.open(path, method=method, headers=expired)
-        assert_error(response, 401, "sign-in-required")
+        assert_error(response, 401, "sign-in-required", "expired")
     newest = administrator.get("/api/administrator/sessions").json[0]
     assert newest["sessionid"] == session["sessionid"]
     assert newest["ended"] is True

@@ -18,7 +18,7 @@ from service import (
     sign_in,
 )
 
-from accounts import create_session
+from accounts import authenticate, create_session
 from database import db
 from errors import ServiceError
 from models import Profile
@@ -298,7 +298,29 @@ def test_end_session_of_the_token_that_is_sent(user, query):
     assert ended.status_code == 200
     assert ended.json["sessionid"] == user.session["sessionid"]
     assert ended.json["ended"] is True
-    assert_error(user.patch(END + query), 401, "sign-in-required")
+    assert_error(user.patch(END + query), 401, "sign-in-required", "ended")
+
+
+def test_a_401_says_why_the_session_does_not_run(flask, user, monkeypatch):
+    """A session that was ended is not called expired, even when it has expired."""
+    path = own(ACCOUNT, user)
+    expiry = time.time_ns() + user.session["duration"] * 10**9
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time_ns", lambda: expiry)
+        assert_error(user.get(path), 401, "sign-in-required", "expired")
+    assert user.get(path).status_code == 200
+    flask("end-session", user.session["sessionid"])
+    assert_error(user.get(path), 401, "sign-in-required", "ended")
+    monkeypatch.setattr(time, "time_ns", lambda: expiry)
+    assert_error(user.get(path), 401, "sign-in-required", "ended")
+    response = user.get(path, headers={"X-Appid": "elsewhere"})
+    assert_error(response, 401, "sign-in-required")
+
+
+def test_whether_a_token_is_an_administrators(user, administrator):
+    for client, expected in ((user, False), (administrator, True)):
+        caller = authenticate(client.headers["Authorization"], client.appid)
+        assert caller.administrator is expected
 
 
 @on_mysql
