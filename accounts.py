@@ -1,18 +1,21 @@
 """Accounts, their sessions, and the caller of a request.
 
-No function checks the rights of a caller: operations.py does.
+No function here checks the rights of a caller. operations.py has functions of the same
+names that do, so blueprints.py calls those and imports only authenticate() and
+resolve_appid() from here.
 """
 
 import re
 import time
-from collections import defaultdict, namedtuple
+from collections import defaultdict
 from hashlib import sha256
 from secrets import token_hex
+from typing import Any, NamedTuple
 
 from peewee import IntegrityError
 
 from config import settings
-from database import db, retry_on_conflict, run_sql
+from database import retry_on_conflict, run_sql, transaction
 from errors import ServiceError
 from models import (
     Account,
@@ -38,10 +41,17 @@ from validators import APPID, new_identifier
 DEFAULT_DURATION = 28_800  # seconds: 8 hours
 ADMINISTRATOR_DURATION = 31_536_000  # seconds: a year
 
-Caller = namedtuple("Caller", "accountid administrator appid sessionid")  # of a request
+
+class RequestCaller(NamedTuple):
+    """The account whose token a request has, and the session of the token."""
+
+    accountid: str
+    administrator: bool
+    appid: str
+    sessionid: str
 
 
-def resolve_appid(appid):
+def resolve_appid(appid: str | None) -> str:
     """Return the application of a call, by default the service's own.
 
     Raises invalid-appid.
@@ -53,8 +63,8 @@ def resolve_appid(appid):
     return appid
 
 
-def authenticate(authorization, appid):
-    """Return the caller whose token this is. The session must be running.
+def authenticate(authorization: str | None, appid: str) -> RequestCaller:
+    """Return the caller whose token an Authorization header has.
 
     Raises sign-in-required, whose reason says why the session is not running.
     """
@@ -69,13 +79,18 @@ def authenticate(authorization, appid):
         if row:
             accountid, administrator, sessionid, expires_at, ended_at = row
             if not ended_at and expires_at > current_timestamp():
-                return Caller(accountid, bool(administrator), appid, sessionid)
+                return RequestCaller(accountid, bool(administrator), appid, sessionid)
             reason = "ended" if ended_at else "expired"
     raise ServiceError("sign-in-required", reason=reason)
 
 
-@retry_on_conflict
-def create_account(appid=None, *, administrator=False, accountid=None):
+@transaction
+def create_account(
+    appid: str | None = None,
+    *,
+    administrator: bool = False,
+    accountid: str | None = None,
+) -> dict[str, Any]:
     """Create an account. If there is one with this accountid, return it as it is.
 
     Raises invalid-appid.
@@ -83,50 +98,49 @@ def create_account(appid=None, *, administrator=False, accountid=None):
     appid = resolve_appid(appid)
     accountid = accountid or new_identifier("acct")
     created_at = timestamp(next_nanoseconds())
-    # Even a failed INSERT locks the row, so nobody can delete the account before we
-    # read it.
-    with db.atomic():
-        try:
-            Account.create(
-                accountid=accountid,
-                appid=appid,
-                administrator=administrator,
-                createdAt=created_at,
-                updatedAt=created_at,
-            )
-        except IntegrityError:
-            # The same key created the account before. A transaction of the caller's
-            # own does not see it if it began to read before that.
-            if not get_object_or_none(Account, accountid):
-                raise
-        return get_object(Account, accountid, appid)
+    try:
+        # Even a failed INSERT locks the row, so nobody can delete the account before we
+        # read it.
+        Account.create(
+            accountid=accountid,
+            appid=appid,
+            administrator=administrator,
+            createdAt=created_at,
+            updatedAt=created_at,
+        )
+    except IntegrityError:
+        # The same key created the account before. A transaction of the caller's own
+        # does not see it if it began to read before that.
+        if not get_object_or_none(Account, accountid):
+            raise
+    return get_object(Account, accountid, appid)
 
 
-@retry_on_conflict
-def create_administrator(appid=None, duration=ADMINISTRATOR_DURATION):
+@transaction
+def create_administrator(
+    appid: str | None = None, duration: int = ADMINISTRATOR_DURATION
+) -> dict[str, Any]:
     """Create an administrator and a session (duration in seconds), or neither.
 
     Return the session with its token. Raises invalid-appid.
     """
-    with db.atomic():
-        account = create_account(appid, administrator=True)
-        return create_session(account["accountid"], duration)
+    account = create_account(appid, administrator=True)
+    return create_session(account["accountid"], duration)
 
 
-@retry_on_conflict
-def set_administrator(accountid, *, off=False):
+@transaction
+def set_administrator(accountid: str, *, off: bool = False) -> dict[str, Any]:
     """Make an account an administrator, or an ordinary one, and end its sessions.
 
     Raises invalid-accountid.
     """
-    get_object(Account, accountid)
-    with db.atomic():
-        update(Account, accountid, {"administrator": not off})
-        end_sessions(accountid)
-    return get_object(Account, accountid)
+    account = get_object(Account, accountid, lock=True)
+    changes = update(Account, accountid, {"administrator": not off})
+    end_sessions(accountid)
+    return account | changes
 
 
-def list_administrators(appid=None):
+def list_administrators(appid: str | None = None) -> dict[str, Any]:
     """Return the accounts that are administrators, the oldest first.
 
     Raises invalid-appid.
@@ -135,7 +149,7 @@ def list_administrators(appid=None):
     return accounts_where(in_application & Account.administrator)
 
 
-def find_accounts(email, appid=None):
+def find_accounts(email: str, appid: str | None = None) -> dict[str, Any]:
     """Return the accounts that have a profile with this address, ignoring case.
 
     Each has those ``profiles``, newest first. An empty address finds no account. Raises
@@ -143,7 +157,7 @@ def find_accounts(email, appid=None):
     """
     listing = Listing(Profile, {"appid": resolve_appid(appid)}, email)
     matching = defaultdict(list)
-    batches = select_all(listing, None) if email else ()
+    batches = select_all(listing) if email else ()
     for batch in batches:
         for profile in batch:
             matching[profile["accountid"]].append(profile)
@@ -158,12 +172,12 @@ def accounts_where(condition):
     accounts = Account.select().where(condition)
     ordered = accounts.order_by(Account.createdAt, Account.accountid)
     objects = [
-        as_object(Account, map(row.get, Account.READ)) for row in ordered.dicts()
+        as_object(Account, map(row.get, Account.COLUMNS)) for row in ordered.dicts()
     ]
     return {"object": "accounts", "data": objects}
 
 
-def create_session(accountid, duration):
+def create_session(accountid: str, duration: int) -> dict[str, Any]:
     """Create a session (duration in seconds); its token is returned only here.
 
     Raises invalid-accountid.
@@ -181,7 +195,7 @@ def create_session(accountid, duration):
     return {"token": token, **insert(Session, session)}
 
 
-def end_session(sessionid):
+def end_session(sessionid: str) -> dict[str, Any]:
     """End a session at once, if it has not ended; return it.
 
     Raises invalid-sessionid.
@@ -191,7 +205,7 @@ def end_session(sessionid):
     return get_object(Session, sessionid, lock=True)  # as it is committed
 
 
-def end_sessions(accountid):
+def end_sessions(accountid: str) -> dict[str, Any]:
     """End all running sessions of an account at once; return how many.
 
     Raises invalid-accountid.
@@ -210,23 +224,22 @@ def end_running(condition):
     return ended.where(is_running & condition).execute()
 
 
-@retry_on_conflict
-def delete_account(accountid):
+@transaction
+def delete_account(accountid: str) -> dict[str, Any]:
     """Delete an account, its profiles and its sessions, or nothing; return how many.
 
     Raises invalid-accountid.
     """
     counts = {"object": "deletion", "accountid": accountid}
-    with db.atomic():
-        appid = lock_account(accountid)["appid"]
-        for model in (Profile, Session):
-            own = (model.appid == appid) & (model.accountid == accountid)
-            counts[f"{model.TABLE}s"] = model.delete().where(own).execute()
-        Account.delete().where(Account.accountid == accountid).execute()
+    appid = lock_account(accountid)["appid"]
+    for model in (Profile, Session):
+        own = (model.appid == appid) & (model.accountid == accountid)
+        counts[f"{model.TABLE}s"] = model.delete().where(own).execute()
+    Account.delete().where(Account.accountid == accountid).execute()
     return counts
 
 
-def purge_sessions(days):
+def purge_sessions(days: int) -> dict[str, Any]:
     """Delete the sessions that ended or expired that many days ago, or more.
 
     A thousand at a time, so that others can write in between. Return how many.

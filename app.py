@@ -5,9 +5,12 @@ import os
 import re
 import time
 import traceback
+from collections.abc import Mapping
 from secrets import token_hex
+from typing import Any
 
 from flask import Flask, current_app, has_request_context, request
+from flask.json.provider import DefaultJSONProvider
 from flask.logging import wsgi_errors_stream
 from werkzeug.exceptions import HTTPException, NotFound
 
@@ -28,14 +31,15 @@ HEADERS = {
 ERROR_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "2"}}
 
 
-def create_app(overrides=None):
+def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
     """Return the service, set up by the environment and then the overrides.
 
     Raises SettingError.
     """
-    checked = config.load(os.environ | (overrides or {}))
+    overrides = overrides or {}
+    checked = config.load({**os.environ, **overrides})
     app = Flask(__name__, static_folder=None)
-    app.config.update(overrides or {}, **checked)
+    app.config.update(overrides, **checked)
     app.config["PROFILE_SCHEMAS"] = {
         creating: make_schema(
             checked["USER_PROFILE_FIELDS"],
@@ -47,10 +51,12 @@ def create_app(overrides=None):
     }
     # One byte more than a body may have: see read_bytes() in body.py.
     app.config["MAX_CONTENT_LENGTH"] = checked["MAXIMUM_POST_DATA_LENGTH"] + 1
-    app.json.sort_keys = False
-    app.json.ensure_ascii = False
+    app.json = json_provider = DefaultJSONProvider(app)
+    json_provider.sort_keys = False
+    json_provider.ensure_ascii = False
     app.url_map.merge_slashes = False  # a redirect would repeat the Host header
-    logging.getLogger(app.name).addHandler(error_handler)  # of app.logger
+    # By its name, because Flask adds a handler of its own to an app.logger without one.
+    logging.getLogger(app.name).addHandler(log_handler)
     app.before_request(check_path)
     app.after_request(add_headers)
     for blueprint in (*BLUEPRINTS, description, docs, commands):
@@ -114,7 +120,7 @@ class LogFormatter(logging.Formatter):
     FORMAT = (
         "time=%(asctime)s level=%(levelname)s request_id=%(request_id)s %(message)s"
     )
-    converter = time.gmtime
+    converter = staticmethod(time.gmtime)
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
 
@@ -128,26 +134,27 @@ class LogFormatter(logging.Formatter):
         record.args = ()
         return super().format(record)
 
-    def formatException(self, exc_info):
+    def formatException(self, ei):
         """Return the traceback, with the message of each error as a printable line."""
         return "\n".join(
             chunk.rstrip() if chunk.startswith("  ") else as_line(chunk.strip())
-            for chunk in traceback.format_exception(*exc_info)
+            for chunk in traceback.format_exception(*ei)
         )
 
 
 def is_unhandled(record):
     """Return whether no handler of the root logger, such as a host's, writes a record.
 
-    A filter of error_handler, so that no record is written twice.
+    A filter of log_handler, so that no record is written twice.
     """
     root = logging.getLogger()
     return all(handler.level > record.levelno for handler in root.handlers)
 
 
-error_handler = logging.StreamHandler(wsgi_errors_stream)
-error_handler.setFormatter(LogFormatter())
-error_handler.addFilter(is_unhandled)
+# It writes to the request's wsgi.errors, or else to standard error.
+log_handler = logging.StreamHandler(wsgi_errors_stream)  # type: ignore[call-overload]
+log_handler.setFormatter(LogFormatter())
+log_handler.addFilter(is_unhandled)
 
 
 def request_id():

@@ -13,7 +13,7 @@ from accounts import authenticate, resolve_appid
 from body import read_body
 from database import is_outage, log_error, redact
 from models import Account, Profile, Session, check_tables
-from rows import select_all
+from rows import select_all, select_page
 from validators import is_identifier
 
 update_profile = Blueprint("update-profile", __name__)
@@ -63,7 +63,7 @@ own_profiles = Blueprint("own-profiles", __name__)
 
 @own_profiles.get("/api/user/profiles")
 def own_profiles_endpoint():
-    return send_own_listing(Profile)
+    return send_listing(operations.own_listing, Profile)
 
 
 own_sessions = Blueprint("own-sessions", __name__)
@@ -71,7 +71,7 @@ own_sessions = Blueprint("own-sessions", __name__)
 
 @own_sessions.get("/api/user/sessions")
 def own_sessions_endpoint():
-    return send_own_listing(Session)
+    return send_listing(operations.own_listing, Session)
 
 
 set_default_profile = Blueprint("set-default-profile", __name__)
@@ -106,7 +106,7 @@ sessions = Blueprint("sessions", __name__)
 
 @sessions.get("/api/administrator/sessions")
 def sessions_endpoint():
-    return send_application_listing(Session)
+    return send_listing(operations.application_listing, Session)
 
 
 profiles = Blueprint("profiles", __name__)
@@ -114,15 +114,16 @@ profiles = Blueprint("profiles", __name__)
 
 @profiles.get("/api/administrator/profiles")
 def profiles_endpoint():
-    return send_application_listing(Profile, email=request.args.get("email"))
+    email = request.args.get("email")
+    return send_listing(operations.application_listing, Profile, email=email)
 
 
-list_accounts = Blueprint("accounts", __name__)
+accounts = Blueprint("accounts", __name__)
 
 
-@list_accounts.get("/api/administrator/accounts")
+@accounts.get("/api/administrator/accounts")
 def accounts_endpoint():
-    return send_application_listing(Account)
+    return send_listing(operations.application_listing, Account)
 
 
 create_account = Blueprint("create-account", __name__)
@@ -190,7 +191,7 @@ BLUEPRINTS = (
     end_session,
     sessions,
     profiles,
-    list_accounts,
+    accounts,
     create_account,
     create_session,
     end_sessions,
@@ -208,33 +209,20 @@ def call_own(operation, parameter):
     return operation(caller, request.args.get(parameter), appid=caller.appid)
 
 
-def send_own_listing(model):
-    """Return a response with the rows of the caller's own account."""
-    caller = read_caller()
-    accountid = request.args.get("accountid")
-    listing = operations.own_listing(model, caller, accountid, caller.appid)
-    return send_listing(listing)
+def send_listing(find, model, **filters):
+    """Return a response with a page of a listing, or with ``all`` of it.
 
-
-def send_application_listing(model, email=None):
-    """Return a response with the rows of an application, for an administrator."""
-    caller = read_caller()
-    accountid = request.args.get("accountid")
-    listing = operations.application_listing(
-        model, caller, caller.appid, accountid, email
-    )
-    return send_listing(listing)
-
-
-def send_listing(listing):
-    """Return a response with a page of the Listing, or with ``all`` of it."""
+    ``find``: the operations' function that returns the Listing of the model's rows.
+    """
     query = request.args
+    caller = read_caller()
+    listing = find(model, caller, query.get("accountid"), caller.appid, **filters)
     after = query.get("after")
     if query.get("all"):
         return send_all(select_all(listing, after))
     limit = query.get("limit") or None
     offset = query.get("offset") or None
-    objects, next_after = operations.read_page(listing, limit, offset, after)
+    objects, next_after = select_page(listing, limit, offset, after)
     return send_page(objects, next_after)
 
 

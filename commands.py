@@ -32,10 +32,10 @@ commands = Blueprint("commands", __name__, cli_group=None)
 class Command(click.Command):
     """A command that prints what its function returns, and an error as one line."""
 
-    def invoke(self, context):
+    def invoke(self, ctx):
         db.connect_params.pop("read_timeout", None)  # its statements may take longer
         try:
-            result = super().invoke(context)
+            result = super().invoke(ctx)
         except ServiceError as error:
             raise click.ClickException(error.code) from None
         except OUTAGES as error:

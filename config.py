@@ -4,7 +4,9 @@ import os
 import re
 import ssl
 from collections import namedtuple
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from flask import current_app
@@ -73,7 +75,7 @@ def example_body():
     return body
 
 
-def load(variables):
+def load(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Return the checked settings. Raises SettingError.
 
     A variable that is empty counts as not set.
@@ -81,7 +83,7 @@ def load(variables):
     values = {
         name: str(value) for name, value in variables.items() if value not in (None, "")
     }
-    checked = {}
+    checked: dict[str, Any] = {}
     for name, (minimum, maximum, default) in NUMBERS.items():
         value = values.get(name, str(default))
         is_number = re.fullmatch("[0-9]{1,10}", value)

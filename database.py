@@ -15,15 +15,19 @@ import random
 import re
 import sqlite3
 import time
+from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from threading import Lock, RLock, local
+from typing import ParamSpec, TypeVar
 
 import peewee
 from playhouse.shortcuts import ReconnectMixin
 from pymysql.constants.CLIENT import FOUND_ROWS
 
+P = ParamSpec("P")  # the parameters of a decorated function
+R = TypeVar("R")  # what it returns
 LOCK_SECONDS = 4
 RETRY_SECONDS = 2  # the pause after an attempt to connect to MySQL has timed out
 OUTAGES = (  # the database is unreachable, full, read-only, locked or damaged
@@ -59,7 +63,8 @@ class Proxy(peewee.DatabaseProxy):
         """Begin a nested transaction; if it fails, raise its first error.
 
         Peewee would raise that of the rollback, which also fails if MySQL has rolled
-        back the whole transaction or the connection was lost.
+        back the whole transaction or the connection was lost. This is a method of the
+        proxy, because that is what ``db.atomic()`` asks for a savepoint.
         """
         savepoint = super().savepoint()
         savepoint.__enter__()
@@ -241,20 +246,24 @@ class MySQL(Engine, ReconnectMixin, peewee.MySQLDatabase):
         After a time-out, one thread at a time tries to connect, every 2 seconds, and
         the others soon fail. Otherwise all would wait for a server that hangs.
         """
-        if not self.retry_at:
-            return self.try_to_connect()
         # A healthy server accepts a connection within a tenth of a second.
-        has_lock = self.retry_lock.acquire(timeout=0.1)
-        try:
-            if not has_lock or time.monotonic() < self.retry_at:
-                raise peewee.OperationalError(2003, "The server did not respond")
-            return self.try_to_connect()
-        finally:
-            if has_lock:
+        if self.retry_at and self.retry_lock.acquire(timeout=0.1):
+            try:
+                # It is 0 again if the server has accepted another thread's connection.
+                if self.retry_at and time.monotonic() >= self.retry_at:
+                    return self.try_to_connect()
+            finally:
                 self.retry_lock.release()
+        if self.retry_at:
+            raise peewee.OperationalError(2003, "The server did not respond")
+        return self.try_to_connect()
 
     def try_to_connect(self):
-        """Return a new connection; after a time-out, begin a pause."""
+        """Return a new connection; after a time-out, begin a pause.
+
+        Another database object opens it, because the connect() of this one would hold
+        the lock that all its threads share.
+        """
         opener = peewee.MySQLDatabase(self.database, **self.connect_params)
         try:
             connection = opener.connection()
@@ -293,15 +302,16 @@ def init_database(url, create_tables):
     db.initialize(database)
 
 
-def retry_on_conflict(function):
-    """Decorate a function that writes to ``db``: after a conflict, call it again.
+def retry_on_conflict(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function of one statement that writes or locks: retry on a conflict.
 
     Inside a transaction the error is raised, because all of the transaction must run
-    again. SQLite has no conflicts.
+    again. So each function that begins a transaction must be decorated, too, with
+    transaction(). SQLite has no conflicts.
     """
 
     @wraps(function)
-    def wrapper(*args, **kwargs):
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         deadline = time.monotonic() + LOCK_SECONDS
         while True:
             try:
@@ -314,6 +324,11 @@ def retry_on_conflict(function):
             time.sleep(random.uniform(0.005, 0.01))
 
     return wrapper
+
+
+def transaction(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a function: run it in a transaction, again after a conflict."""
+    return retry_on_conflict(db.atomic()(function))
 
 
 def run_sql(sql, *values):

@@ -1,5 +1,7 @@
 """ServiceError, whose message is a code, and SettingError, for a refused setting."""
 
+from collections.abc import Mapping
+
 from click import ClickException
 
 # The HTTP status of each code. A code that is not here is 400; get_object() and
@@ -29,7 +31,13 @@ class ServiceError(Exception):
     knows the token, otherwise None.
     """
 
-    def __init__(self, code, status=None, errors=None, reason=None):
+    def __init__(
+        self,
+        code: str,
+        status: int | None = None,
+        errors: Mapping[str, str] | None = None,
+        reason: str | None = None,
+    ) -> None:
         super().__init__(code)
         self.code = code
         self.errors = errors or {}
@@ -44,10 +52,10 @@ class SettingError(ClickException):
     it runs a command: Click prints the line instead of a traceback.
     """
 
-    def __init__(self, name, value, reason):
+    def __init__(self, name: str, value: object, reason: str) -> None:
         super().__init__(f"{name}={as_line(str(value))}: {reason}")
 
 
-def as_line(text):
+def as_line(text: str) -> str:
     """Return the string itself if it is one printable line, or else its repr."""
     return text if text.isprintable() else repr(text)

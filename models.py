@@ -50,8 +50,27 @@ ACCOUNT_FOREIGN_KEY = SQL(
 )
 
 
+# The properties that are not a column of the same name: object is the table's name,
+# fields is always null, and ended follows from endedAt and expiresAt.
+PROPERTY_COLUMNS = {"object": None, "fields": None, "ended": "endedAt"}
+
+
+def with_columns(model):
+    """Decorate a model: set what select and as_object() need of its PROPERTIES.
+
+    EMPTY: the object that as_object() fills, with the properties in their order.
+    COLUMNS: the columns that it is filled from. SELECT_LIST: the same as SQL.
+    """
+    model.TABLE = model._meta.table_name
+    model.EMPTY = dict.fromkeys(model.PROPERTIES) | {"object": model.TABLE}
+    names = [PROPERTY_COLUMNS.get(name, name) for name in model.PROPERTIES]
+    model.COLUMNS = [name for name in names if name]
+    model.SELECT_LIST = ", ".join(f"{model.TABLE}.{name}" for name in model.COLUMNS)
+    return model
+
+
+@with_columns
 class Account(db.Model):
-    TABLE = "account"
     PREFIX = "acct"
     PROPERTIES = """accountid object appid administrator profileid createdAt
         updatedAt""".split()
@@ -82,8 +101,8 @@ class AccountRow(db.Model):
 # A UNIQUE constraint is also an index: rows.py names some of them.
 
 
+@with_columns
 class Profile(AccountRow):
-    TABLE = "profile"
     PREFIX = "prof"
     PROPERTIES = [
         *"profileid object appid accountid".split(),
@@ -92,6 +111,11 @@ class Profile(AccountRow):
     ]
 
     profileid = AsciiField()
+    # A column for each field: companyName, fullName and so on. In the body of a class,
+    # locals() is the namespace of the class.
+    locals().update(
+        {field.property: TextField(null=True) for field in PROFILE_FIELDS.values()}
+    )
 
     class Meta:
         constraints = [
@@ -102,13 +126,8 @@ class Profile(AccountRow):
         ]
 
 
-# A column for each field: companyName, fullName and so on, as PROFILE_FIELDS has them.
-for field in PROFILE_FIELDS.values():
-    Profile._meta.add_field(field.property, TextField(null=True))
-
-
+@with_columns
 class Session(AccountRow):
-    TABLE = "session"
     PREFIX = "sess"
     PROPERTIES = """sessionid object appid accountid duration csrfToken expiresAt
         lastVerifiedAt ended createdAt updatedAt""".split()
@@ -132,14 +151,6 @@ class Session(AccountRow):
 
 
 MODELS = (Account, Profile, Session)  # in the order in which they can be filled
-
-for model in MODELS:
-    # The object that as_object() fills, and the properties that it fills in. The others
-    # are no columns: object is the table's name, and fields is always null.
-    model.EMPTY = dict.fromkeys(model.PROPERTIES) | {"object": model.TABLE}
-    model.READ = [name for name in model.PROPERTIES if name not in ("object", "fields")]
-    columns = ["endedAt" if name == "ended" else name for name in model.READ]
-    model.SELECT_LIST = ", ".join(f"{model.TABLE}.{column}" for column in columns)
 
 
 def create_tables(database):
@@ -197,17 +208,17 @@ def check_tables():
 
 
 def as_object(model, values):
-    """Return the interface's object of a row.
+    """Return the object of a row, as the API has it.
 
-    ``values``: one for each name in the model's READ, in their order, as SELECT_LIST
-    reads them. Other values may follow.
+    ``values``: those of the model's COLUMNS, in their order, as SELECT_LIST reads them.
+    Other values may follow.
     """
-    properties = model.EMPTY.copy()  # in the interface's order
-    properties.update(zip(model.READ, values, strict=False))
+    properties = model.EMPTY.copy()
+    properties.update(zip(model.COLUMNS, values, strict=False))
     if model is Account:  # both databases store a boolean as 0 or 1
         properties["administrator"] = bool(properties["administrator"])
     if model is Session:
-        was_ended = properties["ended"] is not None
+        was_ended = properties.pop("endedAt") is not None
         has_expired = properties["expiresAt"] <= current_timestamp()
         properties["ended"] = was_ended or has_expired
     return properties

@@ -1,30 +1,62 @@
 """The operations, for HTTP and in-process. Each checks the rights of its caller.
 
-A caller is any object with ``accountid`` and ``administrator``; one that has an
-``appid`` has rights in that application alone. Failures are ServiceErrors.
+accounts.py has functions of the same names that check no rights. A caller is any object
+with ``accountid`` and ``administrator``; one that also has an ``appid`` has rights in
+that application alone. Failures are ServiceErrors.
 """
 
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, TypedDict, Unpack
 
 from marshmallow import ValidationError
 
 import accounts
 import rows
 from accounts import DEFAULT_DURATION, resolve_appid
-from config import profile_schema, settings
-from database import db, retry_on_conflict
+from config import profile_schema
+from database import transaction
 from errors import ServiceError
 from models import Account, Profile, Session
 from rows import Listing
 from validators import identifier_for_key, is_identifier, parse_number
 
 
-def update_profile(caller, profileid, body, *, appid=None, user_profile_fields=None):
+class HasRights(Protocol):
+    """What an operation reads of its caller."""
+
+    @property
+    def accountid(self) -> str: ...
+
+    @property
+    def administrator(self) -> bool: ...
+
+
+Caller = Account | HasRights  # some checkers don't accept an Account as HasRights
+Object = dict[str, Any]  # of the API: a profile, a session, an account, …
+
+
+class Query(TypedDict, total=False):
+    """The parameters of a list, as in the API. Numbers may be strings."""
+
+    all: object  # anything true: all rows, whatever the limit and the offset
+    limit: int | str | None
+    offset: int | str | None
+    after: str | None
+
+
+def update_profile(
+    caller: Caller,
+    profileid: str | None,
+    body: Mapping[str, Any] | None,
+    *,
+    appid: str | None = None,
+    user_profile_fields: Iterable[str] | None = None,
+) -> Object:
     """Store the configured fields of the caller's own profile; return all of it.
 
-    ``body``: a mapping of input fields to strings, or None. ``user_profile_fields``:
-    fields instead of the configured ones. Raises invalid-profileid, invalid-account,
-    invalid-appid, invalid-body, or a field's code.
+    ``body``: input fields and their strings. ``user_profile_fields``: fields instead of
+    the configured ones. Raises invalid-profileid, invalid-account, invalid-appid,
+    invalid-body, or a field's code.
     """
     profile = find_own_profile(caller, profileid, appid=appid)
     changes = load_profile(body, user_profile_fields, creating=False)
@@ -32,14 +64,14 @@ def update_profile(caller, profileid, body, *, appid=None, user_profile_fields=N
 
 
 def create_profile(
-    caller,
-    accountid,
-    body,
+    caller: Caller,
+    accountid: str | None,
+    body: Mapping[str, Any] | None,
     *,
-    appid=None,
-    user_profile_fields=None,
-    idempotency_key=None,
-):
+    appid: str | None = None,
+    user_profile_fields: Iterable[str] | None = None,
+    idempotency_key: str | None = None,
+) -> Object:
     """Store a new profile of the caller's own account and return it.
 
     With ``default`` exactly ``true`` it also becomes the account's default: both are
@@ -49,10 +81,8 @@ def create_profile(
     invalid-idempotency-key, or a field's code.
     """
     appid = resolve_appid(appid)
-    if accountid != caller.accountid or not belongs_to(caller, appid):
-        rows.get_object(Account, accountid, appid)  # raises if it is unknown
-        raise ServiceError("invalid-account")
     try:
+        require_owner(caller, accountid, appid)
         values = load_profile(body, user_profile_fields, creating=True)
         profileid = identifier_for_key("prof", idempotency_key, appid, accountid)
     except ServiceError:
@@ -67,7 +97,9 @@ def create_profile(
     return profile
 
 
-def find_own_profile(caller, profileid, *, appid=None):
+def find_own_profile(
+    caller: Caller, profileid: str | None, *, appid: str | None = None
+) -> Object:
     """Return the caller's own profile.
 
     Raises invalid-profileid, invalid-account or invalid-appid.
@@ -75,7 +107,9 @@ def find_own_profile(caller, profileid, *, appid=None):
     return get_own(Profile, caller, profileid, appid)
 
 
-def find_own_account(caller, accountid, *, appid=None):
+def find_own_account(
+    caller: Caller, accountid: str | None, *, appid: str | None = None
+) -> Object:
     """Return the caller's own account; its ``profile`` is the default profile, or None.
 
     Raises invalid-accountid, invalid-account or invalid-appid.
@@ -83,45 +117,50 @@ def find_own_account(caller, accountid, *, appid=None):
     return rows.with_default_profile(get_own(Account, caller, accountid, appid))
 
 
-@retry_on_conflict
-def set_default_profile(caller, profileid, *, appid=None):
+@transaction
+def set_default_profile(
+    caller: Caller, profileid: str | None, *, appid: str | None = None
+) -> Object:
     """Make a profile of the caller's own account its default; return the account.
 
     Raises invalid-profileid, invalid-account or invalid-appid.
     """
-    with locked_own_profile(caller, profileid, appid) as (account, profile):
-        changes = rows.update(Account, caller.accountid, {"profileid": profileid})
+    account, profile = lock_own_profile(caller, profileid, appid)
+    changes = rows.update(Account, caller.accountid, {"profileid": profileid})
     return account | changes | {"profile": profile}
 
 
-@retry_on_conflict
-def delete_profile(caller, profileid, *, appid=None):
+@transaction
+def delete_profile(
+    caller: Caller, profileid: str | None, *, appid: str | None = None
+) -> Object:
     """Delete a profile of the caller's own account; return it as it was.
 
     If it is the account's default, the account has none afterwards. Raises
     invalid-profileid, invalid-account or invalid-appid.
     """
-    with locked_own_profile(caller, profileid, appid) as (account, profile):
-        if account and account["profileid"] == profileid:  # 1.x may have left it alone
-            rows.update(Account, caller.accountid, {"profileid": None})
-        rows.delete_profile(profileid)
+    account, profile = lock_own_profile(caller, profileid, appid)
+    if account["profileid"] == profileid:
+        rows.update(Account, caller.accountid, {"profileid": None})
+    rows.delete_profile(profileid)
     return profile
 
 
-@contextmanager
-def locked_own_profile(caller, profileid, appid):
-    """Lock the caller's own account and then its profile, in a transaction.
+def lock_own_profile(caller, profileid, appid):
+    """Lock the caller's own account and then its profile, until the commit.
 
     Return both as they are committed, since another request may just have deleted the
     profile. Raises invalid-profileid, invalid-account or invalid-appid.
     """
-    with db.atomic():
-        account = rows.get_object_or_none(Account, caller.accountid, lock=True)
-        profile = get_own(Profile, caller, profileid, appid, lock=True)
-        yield account, profile
+    account = rows.get_object_or_none(Account, caller.accountid, lock=True)
+    # If the account was deleted, so was the profile: this raises.
+    profile = get_own(Profile, caller, profileid, appid, lock=True)
+    return account, profile
 
 
-def end_session(caller, sessionid, *, appid=None):
+def end_session(
+    caller: Caller, sessionid: str | None, *, appid: str | None = None
+) -> Object:
     """End a session of the caller's own account, if it has not ended; return it.
 
     Not for administrators, whose sessions only commands end. Raises invalid-account,
@@ -130,8 +169,8 @@ def end_session(caller, sessionid, *, appid=None):
     appid = resolve_appid(appid)
     if caller.administrator:
         raise ServiceError("invalid-account")
-    get_own(Session, caller, sessionid, appid)
-    return accounts.end_session(sessionid)
+    session = get_own(Session, caller, sessionid, appid)
+    return accounts.end_session(session["sessionid"])
 
 
 def get_own(model, caller, identifier, appid, *, lock=False):
@@ -142,9 +181,14 @@ def get_own(model, caller, identifier, appid, *, lock=False):
     """
     appid = resolve_appid(appid)
     own = rows.get_object(model, identifier, appid, lock=lock)
-    if own["accountid"] != caller.accountid or not belongs_to(caller, appid):
-        raise ServiceError("invalid-account")
+    require_owner(caller, own["accountid"], appid)
     return own
+
+
+def require_owner(caller, accountid, appid):
+    """Raise invalid-account unless the account of the application is the caller's."""
+    if accountid != caller.accountid or not belongs_to(caller, appid):
+        raise ServiceError("invalid-account")
 
 
 def load_profile(body, names, *, creating):
@@ -163,32 +207,58 @@ def load_profile(body, names, *, creating):
         raise ServiceError(code, errors=errors) from None
 
 
-def list_profiles(caller, *, appid=None, accountid=None, email=None, **query):
+def list_profiles(
+    caller: Caller,
+    *,
+    appid: str | None = None,
+    accountid: str | None = None,
+    email: str | None = None,
+    **query: Unpack[Query],
+) -> list[Object] | None:
     """Return the application's profiles, newest first, or None if there are none.
 
-    ``email``: only profiles that have this address, ignoring case. ``query``: all,
-    limit, offset and after, as in the API. Numbers may be strings. Raises
+    ``email``: only profiles that have this address, ignoring case. Raises
     administrator-required, invalid-limit, invalid-offset, invalid-after or
     invalid-appid.
     """
-    listing = application_listing(Profile, caller, appid, accountid, email)
+    listing = application_listing(Profile, caller, accountid, appid, email=email)
     return read_list(listing, **query)
 
 
-def list_sessions(caller, *, appid=None, accountid=None, **query):
+def list_sessions(
+    caller: Caller,
+    *,
+    appid: str | None = None,
+    accountid: str | None = None,
+    **query: Unpack[Query],
+) -> list[Object] | None:
     """Return the application's sessions, as list_profiles returns the profiles."""
-    return read_list(application_listing(Session, caller, appid, accountid), **query)
+    listing = application_listing(Session, caller, accountid, appid)
+    return read_list(listing, **query)
 
 
-def list_accounts(caller, *, appid=None, accountid=None, **query):
+def list_accounts(
+    caller: Caller,
+    *,
+    appid: str | None = None,
+    accountid: str | None = None,
+    **query: Unpack[Query],
+) -> list[Object] | None:
     """Return the application's accounts, ascending by accountid, as list_profiles does.
 
     Each has ``profile``: its default profile, or None.
     """
-    return read_list(application_listing(Account, caller, appid, accountid), **query)
+    listing = application_listing(Account, caller, accountid, appid)
+    return read_list(listing, **query)
 
 
-def list_own_profiles(caller, accountid, *, appid=None, **query):
+def list_own_profiles(
+    caller: Caller,
+    accountid: str | None,
+    *,
+    appid: str | None = None,
+    **query: Unpack[Query],
+) -> list[Object] | None:
     """Return the profiles of the caller's own account, as list_profiles does.
 
     Raises invalid-accountid, invalid-account, invalid-appid, invalid-limit,
@@ -197,7 +267,13 @@ def list_own_profiles(caller, accountid, *, appid=None, **query):
     return read_list(own_listing(Profile, caller, accountid, appid), **query)
 
 
-def list_own_sessions(caller, accountid, *, appid=None, **query):
+def list_own_sessions(
+    caller: Caller,
+    accountid: str | None,
+    *,
+    appid: str | None = None,
+    **query: Unpack[Query],
+) -> list[Object] | None:
     """Return the sessions of the caller's own account, as list_own_profiles does."""
     return read_list(own_listing(Session, caller, accountid, appid), **query)
 
@@ -211,7 +287,7 @@ def own_listing(model, caller, accountid, appid):
     return Listing(model, {"appid": account["appid"], "accountid": accountid})
 
 
-def application_listing(model, caller, appid, accountid, email=None):
+def application_listing(model, caller, accountid, appid, *, email=None):
     """Return the Listing of an application, optionally of one of its accounts.
 
     Raises administrator-required or invalid-appid.
@@ -229,22 +305,13 @@ def read_list(listing, *, all=None, limit=None, offset=None, after=None):
         batches = rows.select_all(listing, after)
         objects = [each for batch in batches for each in batch]
     else:
-        objects, _ = read_page(listing, limit, offset, after)
+        objects, _ = rows.select_page(listing, limit, offset, after)
     return objects or None
 
 
-def read_page(listing, limit, offset, after):
-    """Return a page of a listing, and the identifier that the next page comes after.
-
-    On the last page, the identifier is None. Raises invalid-limit, invalid-offset or
-    invalid-after.
-    """
-    limit = parse_number("limit", limit, settings()["PAGE_SIZE"])
-    offset = parse_number("offset", offset, 0)
-    return rows.select_page(listing, limit, offset, after)
-
-
-def create_account(caller, *, appid=None, idempotency_key=None):
+def create_account(
+    caller: Caller, *, appid: str | None = None, idempotency_key: str | None = None
+) -> Object:
     """Store a new ordinary account and return it, as find_own_account does.
 
     ``idempotency_key`` as in create_profile. Raises administrator-required,
@@ -256,52 +323,62 @@ def create_account(caller, *, appid=None, idempotency_key=None):
     return rows.with_default_profile(account)
 
 
-@retry_on_conflict
-def create_session(caller, accountid, *, appid=None, duration=None):
+def create_session(
+    caller: Caller,
+    accountid: str | None,
+    *,
+    appid: str | None = None,
+    duration: float | str | None = None,
+) -> Object:
     """Store a new session of an account and return it with its token.
 
     ``duration``: 1 to 86400 seconds, by default 28800. Raises administrator-required,
     invalid-appid, invalid-accountid, invalid-account or invalid-duration.
     """
-    with locked_target(caller, accountid, appid):
-        seconds = parse_number(
-            "duration", duration, DEFAULT_DURATION, minimum=1, maximum=86_400
-        )
-        return accounts.create_session(accountid, seconds)
+    appid = require_administrator(caller, appid)
+    return for_ordinary_account(start_session, accountid, appid, duration)
 
 
-@retry_on_conflict
-def end_sessions(caller, accountid, *, appid=None):
+def start_session(accountid, duration):
+    """Store a new session of an account. Raises invalid-duration."""
+    seconds = parse_number(
+        "duration", duration, DEFAULT_DURATION, minimum=1, maximum=86_400
+    )
+    return accounts.create_session(accountid, seconds)
+
+
+def end_sessions(
+    caller: Caller, accountid: str | None, *, appid: str | None = None
+) -> Object:
     """End all running sessions of an account at once; return how many.
 
     Raises administrator-required, invalid-appid, invalid-accountid or invalid-account.
     """
-    with locked_target(caller, accountid, appid):
-        return accounts.end_sessions(accountid)
+    appid = require_administrator(caller, appid)
+    return for_ordinary_account(accounts.end_sessions, accountid, appid)
 
 
-@retry_on_conflict
-def delete_account(caller, accountid, *, appid=None):
+def delete_account(
+    caller: Caller, accountid: str | None, *, appid: str | None = None
+) -> Object:
     """Delete an account, its profiles and its sessions, or nothing; return how many.
 
     Raises administrator-required, invalid-appid, invalid-accountid or invalid-account.
     """
-    with locked_target(caller, accountid, appid):
-        return accounts.delete_account(accountid)
-
-
-@contextmanager
-def locked_target(caller, accountid, appid):
-    """Lock an ordinary account, for which an administrator acts, in a transaction.
-
-    So it cannot become an administrator meanwhile. Raises administrator-required,
-    invalid-appid, invalid-accountid or invalid-account.
-    """
     appid = require_administrator(caller, appid)
-    with db.atomic():
-        if rows.lock_account(accountid, appid)["administrator"]:
-            raise ServiceError("invalid-account")
-        yield
+    return for_ordinary_account(accounts.delete_account, accountid, appid)
+
+
+@transaction
+def for_ordinary_account(function, accountid, appid, *args):
+    """Lock an ordinary account and call the function with its id and the arguments.
+
+    So it cannot become an administrator meanwhile. Raises invalid-accountid or
+    invalid-account.
+    """
+    if rows.lock_account(accountid, appid)["administrator"]:
+        raise ServiceError("invalid-account")
+    return function(accountid, *args)
 
 
 def require_administrator(caller, appid):

@@ -7,16 +7,18 @@ as a database takes to run it. All others are Peewee's expressions.
 import time
 from collections import namedtuple
 
-from peewee import IntegrityError, OperationalError
+from peewee import IntegrityError
 
+from config import settings
 from database import db, retry_on_conflict, run_sql
 from errors import ServiceError
 from models import Account, Profile, Session, as_object, next_nanoseconds, timestamp
-from validators import MAX_INT64, is_identifier
+from validators import MAX_INT64, is_identifier, parse_number
 
 BATCH = 100  # how many rows select_all() reads at once
 
-# ``scope``: columns and their values, which the listed rows and the row ``after`` have.
+# ``scope``: the values of columns that the listed rows and the row ``after`` have:
+# appid, and then accountid if there is one, because an index is named by this order.
 # ``email``: an address that the listed profiles have, ignoring case, or None.
 Listing = namedtuple("Listing", "model scope email", defaults=[None])
 
@@ -54,6 +56,7 @@ def update(model, identifier, changes):
     changes = changes | {"updatedAt": timestamp(next_nanoseconds())}
     columns = ", ".join(f"{name} = ?" for name in changes)
     sql = f"UPDATE {model.TABLE} SET {columns} WHERE {model.TABLE}id = ?"
+    # MySQL's rowcount, too, counts the rows that match (FOUND_ROWS), changed or not.
     if not run_sql(sql, *changes.values(), identifier).rowcount:
         raise ServiceError(f"invalid-{model.TABLE}id", 404)
     return changes
@@ -70,10 +73,10 @@ def with_default_profile(account):
     Both are read again by one statement, so that they agree.
     """
     scope = {name: account[name] for name in ("appid", "accountid")}
-    found = listed_objects(Account, select_rows(Listing(Account, scope), "", 1, 0))
-    if found:
-        return found[0]
-    return account | {"profileid": None, "profile": None}  # it was just deleted
+    rows = select_rows(Listing(Account, scope), position="", limit=1)
+    if not rows:  # it was just deleted
+        return account | {"profileid": None, "profile": None}
+    return as_objects(Account, rows)[0]
 
 
 def lock_account(accountid, appid=None):
@@ -86,10 +89,10 @@ def lock_account(accountid, appid=None):
     if none is given, 404 if it is unknown.
     """
     account = get_object(Account, accountid, appid, lock=True)
-    sql = f"""SELECT accountid FROM account {{hint}}
+    hint = db.index_hint.format("account_appid_accountid")
+    sql = f"""SELECT accountid FROM account {hint}
         WHERE appid = ? AND accountid = ? {db.row_lock}"""
-    values = account["appid"], accountid
-    run_sql_with_hint(sql, "account_appid_accountid", *values).fetchone()
+    run_sql(sql, account["appid"], accountid).fetchone()
     return account
 
 
@@ -97,42 +100,41 @@ def lock_account(accountid, appid=None):
 def insert(model, values, *, as_default=False):
     """Store an account's profile or session; return its object.
 
-    With ``as_default``, a profile also becomes the account's default: both are stored,
-    or neither. An IntegrityError has one of three causes:
+    With ``as_default``, a profile also becomes the account's default. An IntegrityError
+    has one of three causes:
 
     - The identifier exists, because the key was used before, or the INSERT was resent:
       return that object, and store nothing.
     - The account was deleted after the caller was authenticated: invalid-accountid.
     - Another process stored a row in this nanosecond: the next nanosecond is free.
     """
+    store = insert_default_profile if as_default else insert_row
     try:
-        return insert_once(model, values, as_default)
+        return store(model, values)
     except IntegrityError:
         existing = get_object_or_none(model, values[f"{model.TABLE}id"])
         if existing:
             return existing
         get_object(Account, values["accountid"], values["appid"], lock=True)
-        return insert_once(model, values, as_default)
+        return store(model, values)
 
 
-def insert_once(model, values, as_default):
-    """Store a row as insert() does. Raises IntegrityError."""
-    if not as_default:
-        return insert_row(model, values)
-    with db.atomic():
-        # This locks the account, so that of two concurrent defaults the last wins.
-        update(Account, values["accountid"], {"profileid": values["profileid"]})
-        return insert_row(model, values)
+@db.atomic()
+def insert_default_profile(model, values):
+    """Store a profile and make it its account's default, or neither; return it."""
+    # This locks the account, so that of two concurrent defaults the last wins.
+    update(Account, values["accountid"], {"profileid": values["profileid"]})
+    return insert_row(model, values)
 
 
 def insert_row(model, values):
     """Store a row; return its object."""
     row = new_row(model, values)
+    names = ", ".join(row)
     placeholders = ", ".join("?" for _ in row)
-    sql = f"INSERT INTO {model.TABLE} ({', '.join(row)}) VALUES ({placeholders})"
+    sql = f"INSERT INTO {model.TABLE} ({names}) VALUES ({placeholders})"
     run_sql(sql, *row.values())
-    # A property that is no column, or whose column is not set, is None.
-    return as_object(model, map(row.get, model.READ))
+    return as_object(model, map(row.get, model.COLUMNS))  # None for one without a value
 
 
 def new_row(model, values):
@@ -148,89 +150,74 @@ def new_row(model, values):
     return row
 
 
-def select_page(listing, limit, offset, after):
+def select_page(listing, limit=None, offset=None, after=None):
     """Return objects in order, and the identifier that the next page comes after.
 
     Accounts ascend by accountid; profiles and sessions are newest first. On the last
-    page, and if the limit is 0, the identifier is None. Raises invalid-after.
+    page, and if the limit is 0, the identifier is None. Numbers may be strings. Raises
+    invalid-limit, invalid-offset or invalid-after.
     """
-    # One row more tells whether a page follows.
-    limit_plus_one = min(limit + 1, MAX_INT64)
-    position = find_position(listing, after)
-    rows = select_rows(listing, position, limit_plus_one, offset)
-    objects = listed_objects(listing.model, rows[:limit])
+    limit = parse_number("limit", limit, settings()["PAGE_SIZE"])
+    offset = parse_number("offset", offset, 0)
+    rows = select_rows(
+        listing,
+        position=find_position(listing, after),
+        limit=min(limit + 1, MAX_INT64),  # one more tells whether a page follows
+        offset=offset,
+    )
+    objects = as_objects(listing.model, rows[:limit])
     if limit and len(rows) > limit:
         return objects, objects[-1][f"{listing.model.TABLE}id"]
     return objects, None
 
 
-def select_all(listing, after):
+def select_all(listing, after=None):
     """Yield all objects in order, as lists of up to BATCH. Raises invalid-after."""
     position = find_position(listing, after)
-    while rows := select_rows(listing, position, BATCH, 0):
-        yield listed_objects(listing.model, rows)
+    while rows := select_rows(listing, position=position, limit=BATCH):
+        yield as_objects(listing.model, rows)
         if len(rows) < BATCH:
             return  # without a statement that would find nothing
         position = rows[-1][-1]
 
 
-def select_rows(listing, position, limit, offset):
+def select_rows(listing, *, position, limit, offset=0):
     """Return the rows behind a position, in order; each ends with its own position.
 
     A position is an accountid in a listing of accounts, and an id in any other. The
-    values before it are what listed_objects() reads.
+    values before it are what as_objects() reads.
     """
     model, scope, email = listing
     condition = " AND ".join(f"{model.TABLE}.{name} = ?" for name in scope)
     values = [*scope.values()]
-    if model is Account:
-        return select_accounts(condition, *values, position, limit, offset)
     if email:
         lower = db.lowered.format
         condition += f" AND {lower('?')}"
         condition += f" IN ({lower('contactEmail')}, {lower('displayEmail')})"
         # A lone surrogate, which no database can store, is in no address either.
         values.append(email.encode(errors="backslashreplace").decode())
-    index = "_".join([model.TABLE, *scope, "id"])  # an index is named by its columns
-    sql = f"""SELECT {model.SELECT_LIST}, id
-        FROM {model.TABLE} {db.index_hint.format(index)}
-        WHERE {condition} AND id < ? ORDER BY id DESC LIMIT ? OFFSET ?"""
+    if model is Account:
+        sql = f"""SELECT {Account.SELECT_LIST}, {Profile.SELECT_LIST}, account.accountid
+            FROM account {db.index_hint.format("account_appid_accountid")}
+            LEFT JOIN profile ON profile.profileid = account.profileid
+            WHERE {condition} AND account.accountid > ?
+            ORDER BY account.accountid LIMIT ? OFFSET ?"""
+    else:
+        index = "_".join([model.TABLE, *scope, "id"])
+        sql = f"""SELECT {model.SELECT_LIST}, id
+            FROM {model.TABLE} {db.index_hint.format(index)}
+            WHERE {condition} AND id < ? ORDER BY id DESC LIMIT ? OFFSET ?"""
     return run_sql(sql, *values, position, limit, offset).fetchall()
 
 
-def select_accounts(condition, *values):
-    """Return rows of select_rows(): accounts, each joined with its default profile.
-
-    ``values``: those of the condition, the position, the limit and the offset.
-    """
-    sql = f"""SELECT {Account.SELECT_LIST}, {Profile.SELECT_LIST}, account.accountid
-        FROM account {{hint}} LEFT JOIN profile ON profile.profileid = account.profileid
-        WHERE {condition} AND account.accountid > ?
-        ORDER BY account.accountid LIMIT ? OFFSET ?"""
-    return run_sql_with_hint(sql, "account_appid_accountid", *values).fetchall()
-
-
-def listed_objects(model, rows):
+def as_objects(model, rows):
     """Return the objects of rows of select_rows(). An account has its ``profile``."""
     objects = [as_object(model, row) for row in rows]
     if model is Account:
         for account, row in zip(objects, rows, strict=True):
-            profile = as_object(Profile, row[len(Account.READ) :])
+            profile = as_object(Profile, row[len(Account.COLUMNS) :])
             account["profile"] = profile if profile["profileid"] else None
     return objects
-
-
-def run_sql_with_hint(sql, index, *values):
-    """Run SQL as run_sql() does, with a hint for the index instead of ``{hint}``.
-
-    A table that 1.x created may lack the index: then run it without the hint.
-    """
-    try:
-        return run_sql(sql.format(hint=db.index_hint.format(index)), *values)
-    except OperationalError as error:
-        if error.args[0] != 1176:  # Key '…' doesn't exist in table '…'
-            raise
-        return run_sql(sql.format(hint=""), *values)
 
 
 def find_position(listing, after):

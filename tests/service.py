@@ -241,7 +241,7 @@ def fill(model, appid, count, *, accountid=None):
         for some in chunked(rows, 100):
             model.insert_many(some).execute()
     return [
-        as_object(model, [row.get(name) for name in model.READ])
+        as_object(model, [row.get(name) for name in model.COLUMNS])
         for row in reversed(rows)
     ]
 

@@ -39,7 +39,6 @@ from database import db, init_database, retry_on_conflict
 from errors import ServiceError
 from models import MODELS, Account, Profile
 from operations import create_profile, list_profiles, update_profile
-from rows import run_sql_with_hint
 
 # Eight processes that connect at once, when the first one closes the pipe.
 FIRST_STARTS = """
@@ -295,27 +294,6 @@ def test_a_deadlock_of_nested_transactions_is_repeated(app, user):
         in_context(create_for_both, *callers[::-1]),
     )
     assert Profile.select().where(Profile.appid == user.appid).count() == 4
-
-
-@on_mysql
-def test_delete_account_from_tables_without_the_index(empty_database_url, make_app):
-    """1.x created such tables."""
-    app = make_app(DATABASE_URL=empty_database_url)
-    user = sign_in(app)
-    db.close()
-    for table in ("profile", "session"):
-        change = f"ALTER TABLE {table} DROP FOREIGN KEY {table}_ibfk_1"
-        execute(empty_database_url, change)
-    change = "ALTER TABLE account DROP INDEX account_appid_accountid"
-    execute(empty_database_url, change)
-    with app.app_context():
-        assert accounts.delete_account(user.accountid)["sessions"] == 1
-
-
-@on_mysql
-def test_a_statement_with_a_hint_that_fails_for_another_reason(app):
-    with pytest.raises(peewee.OperationalError, match="1054.*nickname"):
-        run_sql_with_hint("SELECT nickname FROM account {hint}", "PRIMARY")
 
 
 @on_mysql

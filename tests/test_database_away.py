@@ -292,10 +292,10 @@ def test_a_server_that_does_not_respond_is_tried_again_after_a_pause(monkeypatch
 def test_after_a_slow_statement_all_threads_connect_to_a_healthy_server(
     app, monkeypatch
 ):
-    """It takes a moment to accept each of them."""
+    """At the same time, once it has accepted the first of them."""
 
     def connect_slowly(connect=pymysql.connect, **options):
-        time.sleep(0.01)
+        time.sleep(0.04)
         return connect(**options)
 
     monkeypatch.setattr(pymysql, "connect", connect_slowly)

@@ -12,11 +12,9 @@ from service import (
     PROFILES,
     assert_error,
     at_once,
-    execute,
     fill,
     named,
     new_row,
-    on_mysql,
     sign_in,
 )
 from werkzeug.test import create_environ
@@ -200,23 +198,6 @@ def test_a_walk_of_accounts_beside_deletions(administrator, accounts):
     for page in pages:
         seen += page
     assert seen == [account for account in accounts if account != gone]
-
-
-@on_mysql
-def test_accounts_of_a_table_without_the_index(empty_database_url, make_app):
-    """1.x created such tables."""
-    administrator = sign_in(
-        make_app(DATABASE_URL=empty_database_url), administrator=True
-    )
-    listed = administrator.get(ACCOUNTS).json
-    db.close()
-    for change in (
-        "ALTER TABLE profile DROP FOREIGN KEY profile_ibfk_1",
-        "ALTER TABLE session DROP FOREIGN KEY session_ibfk_1",
-        "ALTER TABLE account DROP INDEX account_appid_accountid",
-    ):
-        execute(empty_database_url, change)
-    assert administrator.get(ACCOUNTS).json == listed
 
 
 ADDRESSES = [

@@ -11,7 +11,6 @@ from service import (
     Threads,
     assert_error,
     at_once,
-    cursor_of,
     fill,
     named,
     on_mysql,
@@ -234,18 +233,6 @@ def test_an_account_that_is_deleted_while_it_is_read(user, administrator):
     db.query_hooks.append(delete)
     response = user.get(own(ACCOUNT, user))
     assert response.json == account | {"profileid": None, "profile": None}
-
-
-def test_delete_profile_whose_account_is_gone(empty_database_url, make_app):
-    """Tables of 1.x can have one."""
-    app = make_app(DATABASE_URL=empty_database_url)
-    user = sign_in(app)
-    caller = user.caller
-    profile = user.create(named("a")).json
-    with cursor_of(empty_database_url) as cursor:
-        cursor.execute("DELETE FROM account")
-    with app.app_context():
-        assert delete_profile(caller, profile["profileid"]) == profile
 
 
 def test_set_default_profile_and_delete_profile_by_eight_at_once(user, isolation):

@@ -237,6 +237,11 @@ def test_rooms():
         assert not re.search(rf"\n(from|import) ({above})\b", CODE[name])
 
 
+def test_views_call_nothing_of_accounts_that_needs_rights():
+    imports = re.findall(r"\n(?:from|import) accounts\b.*", CODE["blueprints"])
+    assert imports == ["\nfrom accounts import authenticate, resolve_appid"]
+
+
 def test_calls_in_python(database_url, monkeypatch, capsys):
     monkeypatch.setenv("DATABASE_URL", database_url)
     (sample,) = re.findall("(?s)```python\n(.*?)```", PYTHON)
