@@ -1,6 +1,6 @@
 """A client for Profiles in Python. Copy it into your product and adapt it.
 
-It reads these environment variables:
+It reads these environment variables, of which the first two are required:
 
 - PROFILES_URL: the address of the service, such as http://127.0.0.1:8000
 - PROFILES_TOKEN: an administrator's token
@@ -15,15 +15,25 @@ You identify a user by your own id:
 Keep user.token in your own session of the user, so that the user signs in once:
 
     user = User("0f8fad5b-d9cb-469f-a165-70867728950e", token)
+
+If a call raises SignedOut, end your own session too, and show your sign-in page.
 """
 
 import os
 import re
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import sha256
 from time import monotonic, sleep
+from typing import Any
 from urllib.parse import parse_qsl
 
 import requests
+from requests import Response
+
+__version__ = "3.2.0"  # of the service that this file comes with
+
+Object = dict[str, Any]  # an account, a profile or a session, as API.md shows it
+Fields = Mapping[str, str | None]  # such as {"full-name": "Ada King"}
 
 DURATION = 28_800  # seconds that a user's session lasts
 WAITS = (1, 2, 4)  # seconds before each retry, if the response has no Retry-After
@@ -42,27 +52,56 @@ class ServiceError(Exception):
     not-sent: the address, application id or token is malformed, so nothing was sent.
     """
 
-    def __init__(self, code, status=None, request_id=None):
-        super().__init__(code, status, request_id)
+    def __init__(
+        self,
+        code: str,
+        status: int | None = None,
+        request_id: str | None = None,
+        reason: str | None = None,
+    ) -> None:
+        super().__init__(code, status, request_id, reason)
         self.code = code
         self.status = status
         self.request_id = request_id  # lets the operator find the request in the log
+        self.reason = reason  # of a 401: why the session doesn't run, if known
         self.retry_after = ""
-        self.errors = {}  # of a profile's wrong fields: each field's code
+        self.errors: dict[str, str] = {}  # of a profile's wrong fields: each one's code
 
 
 class AdministratorTokenError(ServiceError):
     """PROFILES_TOKEN or PROFILES_APPID is wrong. Tell the operator, not the user."""
 
 
-def send(method, path, token, body=None, key=None, **query):
+class SignedOut(ServiceError):
+    """The user must sign in again, because the session was ended or is unknown.
+
+    If the account was deleted, the code is invalid-accountid.
+    """
+
+
+def send(
+    method: str,
+    path: str,
+    token: str,
+    body: Mapping[str, object] | None = None,
+    key: str | None = None,
+    if_match: str | None = None,
+    **query: str | int,
+) -> Response:
     """Send a request and return the response. Raises ServiceError.
 
-    After a 502, 503 or 504, or without a response, the request is sent again.
+    After a 502, 503 or 504, or without a response, the request is sent again. Raises
+    ValueError if a value of the query is None or empty: without an accountid, for
+    example, an administrator's list has the rows of all users.
     """
+    for name, value in query.items():
+        if value is None or value == "":
+            raise ValueError(f"{name} has no value")
     headers = {"Authorization": f"Bearer {token}", "X-Appid": appid()}
     if key is not None:
         headers["Idempotency-Key"] = key
+    if if_match is not None:
+        headers["If-Match"] = f'"{if_match}"'
     request = {"method": method, "params": query, "json": body, "headers": headers}
     deadline = monotonic() + float(os.environ.get("PROFILES_TIMEOUT") or 30)
     for wait in WAITS:
@@ -79,12 +118,19 @@ def send(method, path, token, body=None, key=None, **query):
     return send_once(path, deadline, request)
 
 
-def appid():
+def appid() -> str:
     return os.environ.get("PROFILES_APPID") or "default"
 
 
-def send_once(path, deadline, request):
-    url = os.environ["PROFILES_URL"] + "/api/" + path
+def required_variable(name: str) -> str:
+    value = os.environ.get(name)
+    if not value:
+        raise RuntimeError(f"the environment variable {name} is not set")
+    return value
+
+
+def send_once(path: str, deadline: float, request: dict[str, Any]) -> Response:
+    url = required_variable("PROFILES_URL").rstrip("/") + "/api/" + path
     seconds = min(TRY_SECONDS, max(0.1, deadline - monotonic()))
     try:
         # A redirect is not followed, because it would turn a POST into a GET.
@@ -103,17 +149,21 @@ def send_once(path, deadline, request):
     except (ValueError, TypeError, KeyError):
         code = "unexpected-answer"
         content = {}
-    request_id = response.headers.get("X-Request-Id")
-    error = ServiceError(code, response.status_code, request_id)
-    error.retry_after = response.headers.get("Retry-After", "")
-    error.errors = content.get("errors", {})
-    raise error
+    failure = ServiceError(
+        code,
+        response.status_code,
+        response.headers.get("X-Request-Id"),
+        content.get("reason"),
+    )
+    failure.retry_after = response.headers.get("Retry-After", "")
+    failure.errors = content.get("errors", {})
+    raise failure
 
 
-def administrate(method, path, **options):
+def administrate(method: str, path: str, **options: Any) -> Response:
     """Send a request with the administrator's token."""
+    token = required_variable("PROFILES_TOKEN")
     try:
-        token = os.environ["PROFILES_TOKEN"]
         return send(method, f"administrator/{path}", token, **options)
     except ServiceError as error:
         if error.code in ("sign-in-required", "administrator-required"):
@@ -121,7 +171,9 @@ def administrate(method, path, **options):
         raise
 
 
-def walk(send, path, **query):
+def walk(
+    send: Callable[..., Response], path: str, **query: str | int
+) -> Iterator[Object]:
     """Yield every row of a list, as in walk(administrate, "profiles", limit=100).
 
     Raises ServiceError("invalid-after") if the last row of a page was deleted before
@@ -136,12 +188,12 @@ def walk(send, path, **query):
         query = dict(parse_qsl(link.partition("?")[2]))
 
 
-def accounts(limit=100):
+def accounts(limit: int = 100) -> Iterator[Object]:
     """Yield all accounts, each with its default profile, in the order of their ids."""
     return walk(administrate, "accounts", limit=limit)
 
 
-def sign_up(user_id, duration=DURATION):
+def sign_up(user_id: str, duration: int = DURATION) -> "User":
     """Create the account of a user and return the User, who is signed in.
 
     Calling it again is safe, because the same id always gives the same account.
@@ -151,7 +203,7 @@ def sign_up(user_id, duration=DURATION):
     return User(user_id, duration=duration)
 
 
-def compute_accountid(user_id):
+def compute_accountid(user_id: str) -> str:
     """Return the id that the service gives to the account of your user."""
     # HTTP strips whitespace around a header, so "x " and "x" would be one account.
     is_key = isinstance(user_id, str) and re.fullmatch("[ -~]{1,255}", user_id)
@@ -163,103 +215,144 @@ def compute_accountid(user_id):
 class User:
     """A user who has signed up, by your own id.
 
-    ``token`` is one that you have kept; without it, the user signs in. ``duration`` is
-    that of a new session, in seconds. If the account was deleted, signing in raises
-    ServiceError("invalid-accountid").
+    ``token`` is one that you have kept, and ``sessionid`` that of its session. Without
+    a token, the user signs in. ``duration`` is that of a new session, in seconds. If
+    the account was deleted, signing in raises ServiceError("invalid-accountid").
+
+    When a session has expired, the next call renews it, so ``user.token`` and
+    ``user.sessionid`` change.
     """
 
-    def __init__(self, user_id, token=None, duration=DURATION):
+    def __init__(
+        self,
+        user_id: str,
+        token: str | None = None,
+        duration: int = DURATION,
+        sessionid: str | None = None,
+    ) -> None:
         self.accountid = compute_accountid(user_id)
         self.duration = duration
-        self.token = token
+        self.sessionid = sessionid
         if token is None:
             self.sign_in()
+        else:
+            self.token = token
 
-    def sign_in(self):
+    def sign_in(self) -> None:
         body = {"duration": self.duration}
-        self.token = self.administrate("POST", "create-session", body=body)["token"]
+        session = self.administrate("POST", "create-session", body=body)
+        self.token = session["token"]
+        self.sessionid = session["sessionid"]
 
-    def administrate(self, method, path, **options):
-        """Send an administrator's request about this account."""
+    def administrate(self, method: str, path: str, **options: Any) -> Any:
+        """Send an administrator's request about this account; return its JSON."""
         return administrate(method, path, accountid=self.accountid, **options).json()
 
-    def send(self, method, path, **options):
-        """Send a request of the user. If the token has expired, sign in and resend."""
+    def send(self, method: str, path: str, **options: Any) -> Response:
+        """Send a request of the user. If the session has expired, renew it and resend.
+
+        Raises SignedOut.
+        """
+        try:
+            return self.send_with_token(method, path, **options)
+        except SignedOut as error:
+            # An unknown token: its account or session was deleted, or PROFILES_APPID
+            # is wrong, which raises AdministratorTokenError here.
+            if error.reason is None and not self.administrate("GET", "accounts"):
+                raise SignedOut("invalid-accountid", 404) from error
+            if error.reason != "expired":
+                raise
+        self.sign_in()
+        return self.send_with_token(method, path, **options)
+
+    def send_with_token(self, method: str, path: str, **options: Any) -> Response:
         try:
             return send(method, f"user/{path}", self.token, **options)
         except ServiceError as error:
             if error.code != "sign-in-required":
                 raise
-        self.sign_in()
-        return send(method, f"user/{path}", self.token, **options)
+            raise SignedOut(*error.args) from error
 
-    def account(self):
+    def call(self, method: str, path: str, **options: Any) -> Object:
+        """Send a request of the user, and return the object of its response."""
+        content: Object = self.send(method, path, **options).json()
+        return content
+
+    def account(self) -> Object:
         """Return the account; its ``profile`` is the default profile, or None."""
-        return self.send("GET", "account", accountid=self.accountid).json()
+        return self.call("GET", "account", accountid=self.accountid)
 
-    def profile(self, profileid):
-        return self.send("GET", "profile", profileid=profileid).json()
+    def profile(self, profileid: str) -> Object:
+        return self.call("GET", "profile", profileid=profileid)
 
-    def profiles(self, limit=100):
+    def profiles(self, limit: int = 100) -> Iterator[Object]:
         """Yield the profiles, newest first."""
         return walk(self.send, "profiles", accountid=self.accountid, limit=limit)
 
-    def save_profile(self, fields, profileid=None):
+    def save_profile(
+        self, fields: Fields, profileid: str | None = None, if_match: str | None = None
+    ) -> Object:
         """Save the fields in a profile and return it.
 
         Without a profileid, this is the default profile or, if there is none, the
         newest one. If the user has no profile, create one and make it the default.
+
+        With ``if_match``, the ``updatedAt`` of the profile that the user has edited,
+        nothing is saved if the profile was changed after that. This raises
+        ServiceError("profile-changed"): show the user the profile as it is now.
         """
         profileid = profileid or self.find_profileid()
         if not profileid:
+            if if_match is not None:
+                raise ServiceError("profile-changed", 412)  # it was deleted
             profile = self.create_profile({**fields, "default": "true"}, "first")
             if is_saved(profile, fields):
                 return profile
             # A concurrent request created it first, and these values were ignored.
             profileid = profile["profileid"]
-        query = {"profileid": profileid}
-        return self.send("PATCH", "update-profile", body=fields, **query).json()
+        options = {"profileid": profileid, "if_match": if_match}
+        return self.call("PATCH", "update-profile", body=fields, **options)
 
-    def find_profileid(self):
+    def find_profileid(self) -> str | None:
         """Return the id of the default profile, else of the newest one, else None."""
-        profileid = self.account()["profileid"]
+        profileid: str | None = self.account()["profileid"]
         if profileid:
             return profileid
         newest = next(self.profiles(limit=1), None)
-        return newest and newest["profileid"]
+        return newest["profileid"] if newest else None
 
-    def create_profile(self, fields, key):
+    def create_profile(self, fields: Fields, key: str) -> Object:
         """Create a profile, or return the one that was created with the same key.
 
         Use a new UUID as the key of each profile.
         """
         query = {"accountid": self.accountid}
-        return self.send("POST", "create-profile", body=fields, key=key, **query).json()
+        return self.call("POST", "create-profile", body=fields, key=key, **query)
 
-    def set_default_profile(self, profileid):
+    def set_default_profile(self, profileid: str) -> Object:
         """Make a profile the default; return the account."""
-        return self.send("PATCH", "set-default-profile", profileid=profileid).json()
+        return self.call("PATCH", "set-default-profile", profileid=profileid)
 
-    def delete_profile(self, profileid):
+    def delete_profile(self, profileid: str) -> None:
         try:
             self.send("DELETE", "delete-profile", profileid=profileid)
         except ServiceError as error:
             if (error.code, error.status) != ("invalid-profileid", 404):
                 raise  # otherwise it is deleted already
 
-    def sign_out(self):
-        """End this token's session. Drop the User then: it would sign in again."""
+    def sign_out(self) -> None:
+        """End this token's session. Discard the User: another call raises SignedOut."""
         try:
             send("PATCH", "user/end-session", self.token)
         except ServiceError as error:
             if error.code not in ("sign-in-required", "invalid-sessionid"):
                 raise  # otherwise the session has ended, or was deleted
 
-    def sign_out_everywhere(self):
-        """End all sessions. Drop the User then: it would sign in again."""
+    def sign_out_everywhere(self) -> None:
+        """End all sessions. Discard the User: another call raises SignedOut."""
         self.administrate("PATCH", "end-sessions")
 
-    def delete(self):
+    def delete(self) -> None:
         """Delete the account with its profiles and sessions."""
         try:
             self.administrate("DELETE", "delete-account")
@@ -268,11 +361,15 @@ class User:
                 raise  # otherwise it is deleted already
 
 
-def is_saved(profile, fields):
+def is_saved(profile: Object, fields: Fields) -> bool:
     """Return whether the profile has these values. An empty one is stored as null."""
-    for name, value in fields.items():
-        first, *words = name.split("-")
-        stored = profile.get(first + "".join(word.title() for word in words))
-        if stored != (value or None):
+    for field, value in fields.items():
+        if profile.get(property_name(field)) != (value or None):
             return False
     return True
+
+
+def property_name(field: str) -> str:
+    """Return the property of a field, such as fullName of full-name."""
+    first, *words = field.split("-")
+    return first + "".join(word.title() for word in words)

@@ -1,5 +1,6 @@
 """docs/client.py, with the service behind a proxy that spoils some answers."""
 
+import os
 import re
 import sys
 import time
@@ -10,9 +11,13 @@ from threading import Event, Thread
 from traceback import format_exception
 
 import pytest
-from service import ROOT, close_connection, named, on_sqlite, sign_in
+from service import ROOT, close_connection, named, on_sqlite, run, sign_in
 from werkzeug.serving import make_server
 from werkzeug.wsgi import get_input_stream
+
+from accounts import end_sessions
+from models import Session, timestamp
+from validators import PROFILE_FIELDS
 
 pytestmark = [pytest.mark.long, on_sqlite]
 
@@ -29,11 +34,13 @@ class Proxy:
         self.app = app
         self.faults = iter([])
         self.sent = []  # the last part of each path
+        self.headers = {}  # of the last request, as CGI names them
 
     def __call__(self, environ, start_response):
         path = environ["PATH_INFO"]
         environ["PATH_INFO"] = path.removeprefix("/prefix")
         self.sent.append(path.rpartition("/")[2])
+        self.headers = environ
         # Read it all, since a connection that is closed before may lose the answer.
         environ["wsgi.input"] = BytesIO(get_input_stream(environ).read())
         answer = next(self.faults, pass_on)
@@ -146,8 +153,10 @@ def test_a_user_who_was_deleted_in_another_tab(client, eve, administrator):
     kept = client.User("Eve", eve.token)
     eve.delete()
     eve.delete()
-    calls = [kept.account, lambda: kept.save_profile(named("Eve")), kept.sign_in]
-    for call in [*calls, lambda: client.User("Eve")]:
+    for call in (kept.account, lambda: kept.save_profile(named("Eve"))):
+        with pytest.raises(client.SignedOut, match="invalid-accountid"):
+            call()
+    for call in (kept.sign_in, lambda: client.User("Eve")):
         with pytest.raises(client.ServiceError, match="invalid-accountid"):
             call()
     accounts = administrator.get("/api/administrator/accounts").json
@@ -160,11 +169,12 @@ def test_another_application(proxy, client, app, monkeypatch):
     with pytest.raises(client.AdministratorTokenError):
         client.sign_up("Eve")
     monkeypatch.setenv("PROFILES_APPID", "shop")
-    account = client.sign_up("Eve").account()
-    assert account["appid"] == "shop"
+    eve = client.sign_up("Eve")
+    assert eve.account()["appid"] == "shop"
     monkeypatch.setenv("PROFILES_APPID", "")  # as if it were not set
-    with pytest.raises(client.AdministratorTokenError):
-        client.User("Eve")
+    for call in (lambda: client.User("Eve"), eve.account):
+        with pytest.raises(client.AdministratorTokenError):
+            call()
 
 
 def test_a_kept_user_reads_what_is_its_own(proxy, client, eve):
@@ -215,8 +225,46 @@ def test_each_wrong_field_has_its_code(client, eve):
     }
     assert caught.value.errors == codes
     with pytest.raises(client.ServiceError) as caught:
-        eve.profile("")
+        eve.profile("prof_0")
     assert caught.value.errors == {}
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_a_query_without_a_value_is_not_sent(proxy, client, eve, value):
+    """An administrator's list would otherwise have the rows of all users."""
+    calls = [
+        lambda: next(client.walk(client.administrate, "sessions", accountid=value)),
+        lambda: client.administrate("DELETE", "delete-account", accountid=value),
+        lambda: eve.send("PATCH", "end-session", sessionid=value),
+        lambda: eve.profile(value),
+        lambda: eve.delete_profile(value),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=" has no value"):
+            call()
+    assert proxy.sent == []
+
+
+def test_an_edit_of_a_profile_that_was_changed(proxy, client, eve):
+    saved = eve.save_profile(named("a"))
+    assert "HTTP_IF_MATCH" not in proxy.headers
+    moment = saved["updatedAt"]
+    eve.save_profile(named("b"), if_match=moment)
+    assert proxy.headers["HTTP_IF_MATCH"] == f'"{moment}"'
+    proxy.faults = iter([page(412, b'{"message": "profile-changed"}')])
+    with pytest.raises(client.ServiceError) as caught:
+        eve.save_profile(named("c"), saved["profileid"], if_match=moment)
+    assert (caught.value.code, caught.value.status) == ("profile-changed", 412)
+
+
+def test_an_edit_of_a_profile_that_was_deleted(client, eve):
+    """It is not made again."""
+    saved = eve.save_profile(named("a"))
+    eve.delete_profile(saved["profileid"])
+    with pytest.raises(client.ServiceError) as caught:
+        eve.save_profile(named("b"), if_match=saved["updatedAt"])
+    assert (caught.value.code, caught.value.status) == ("profile-changed", 412)
+    assert list(eve.profiles()) == []
 
 
 def test_a_profile_that_is_deleted_twice(proxy, client, eve):
@@ -225,8 +273,6 @@ def test_a_profile_that_is_deleted_twice(proxy, client, eve):
     for _ in range(2):
         eve.delete_profile(saved["profileid"])
     assert list(eve.profiles()) == []
-    with pytest.raises(client.ServiceError, match="invalid-profileid"):
-        eve.delete_profile("")
 
 
 def test_a_user_signs_out(proxy, client, eve, administrator):
@@ -252,19 +298,79 @@ def test_all_accounts(client, eve, administrator):
     assert [each["profile"] for each in listed if each["profile"]] == [saved]
 
 
-def test_a_token_that_has_ended_is_replaced(proxy, client, eve):
+@pytest.fixture
+def expire(eve):
+    """Lets all sessions of the user expire."""
+
+    def expire():
+        past = timestamp(time.time_ns())
+        own = Session.accountid == eve.accountid
+        Session.update(expiresAt=past).where(own).execute()
+
+    return expire
+
+
+def test_a_session_that_has_expired_is_renewed(proxy, client, eve, expire):
     saved = eve.save_profile(named("Eve"))
-    kept = client.User("Eve", eve.token)
-    eve.sign_out_everywhere()
+    kept = client.User("Eve", eve.token, sessionid=eve.sessionid)
+    assert kept.sessionid == eve.sessionid
+    expire()
     proxy.sent.clear()
     assert list(kept.profiles()) == [saved]
     assert proxy.sent == ["profiles", "create-session", "profiles"]
     assert kept.token != eve.token
+    (newest, _) = client.walk(kept.send, "sessions", accountid=kept.accountid)
+    assert kept.sessionid == newest["sessionid"]
+    assert client.User("Eve", eve.token).sessionid is None
 
 
-def test_the_administrators_token_has_ended(client, eve, monkeypatch):
-    """The error differs from that of a user, also when a user's token is replaced."""
-    eve.sign_out_everywhere()
+@pytest.mark.parametrize("has_expired", [False, True])
+def test_a_session_that_was_ended_stays_ended(
+    proxy, client, app, eve, expire, has_expired
+):
+    kept = client.User("Eve", eve.token)
+    other = client.User("Eve")
+    other.send("PATCH", "end-session", sessionid=eve.sessionid)
+    if has_expired:
+        expire()
+    for user in (kept, eve):
+        proxy.sent.clear()
+        with pytest.raises(client.SignedOut) as caught:
+            user.account()
+        assert (caught.value.code, caught.value.status) == ("sign-in-required", 401)
+        assert caught.value.reason == "ended"
+        assert proxy.sent == ["account"]
+
+
+def test_a_session_that_was_purged(proxy, client, app, eve, expire):
+    """Its token is unknown, and the client asks whether the account is, too."""
+    expire()
+    run(app, "purge-sessions", "--days", "0")
+    proxy.sent.clear()
+    with pytest.raises(client.SignedOut, match="sign-in-required") as caught:
+        eve.account()
+    assert caught.value.reason is None
+    assert proxy.sent == ["account", "accounts"]
+
+
+def test_a_session_that_is_ended_while_it_is_renewed(proxy, client, eve, expire):
+    expire()
+
+    def end(app, environ, start_response):
+        chunks = pass_on(app, environ, start_response)
+        end_sessions(eve.accountid)
+        return chunks
+
+    proxy.faults = iter([pass_on, end])
+    with pytest.raises(client.SignedOut) as caught:
+        eve.account()
+    assert caught.value.reason == "ended"
+    assert proxy.sent == ["account", "create-session", "account"]
+
+
+def test_the_administrators_token_has_ended(client, eve, expire, monkeypatch):
+    """The error differs from that of a user, also when a session is renewed."""
+    expire()
     monkeypatch.setenv("PROFILES_TOKEN", "0" * 64)
     for call in (eve.sign_in, eve.account):
         with pytest.raises(client.AdministratorTokenError) as caught:
@@ -310,6 +416,11 @@ def test_a_first_save_that_loses_a_race(app, proxy, eve):
 )
 def test_a_first_save_compares_each_value(client, stored, sent, is_saved):
     assert client.is_saved({"phone": stored}, {"phone": sent}) is is_saved
+
+
+def test_the_property_of_each_field(client):
+    names = {name: field.property for name, field in PROFILE_FIELDS.items()}
+    assert names == {name: client.property_name(name) for name in names}
 
 
 def test_a_503_to_the_end(proxy, client, eve):
@@ -395,6 +506,22 @@ def test_what_cannot_be_sent(proxy, client, monkeypatch, name, value):
     assert (caught.value.code, caught.value.status) == ("not-sent", None)
     assert "secret" not in "".join(format_exception(caught.value))
     assert (proxy.sent, proxy.waits) == ([], [])
+
+
+@pytest.mark.parametrize("value", [None, ""])
+@pytest.mark.parametrize("name", ["PROFILES_URL", "PROFILES_TOKEN"])
+def test_a_variable_that_is_not_set(proxy, client, monkeypatch, name, value):
+    monkeypatch.delenv(name)
+    if value is not None:
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RuntimeError, match=f"variable {name} is not set"):
+        client.User("Eve")
+    assert proxy.sent == []
+
+
+def test_an_address_that_ends_with_a_slash(client, eve, monkeypatch):
+    monkeypatch.setenv("PROFILES_URL", os.environ["PROFILES_URL"] + "/")
+    assert eve.account()["accountid"] == eve.accountid
 
 
 def test_a_kept_token_that_cannot_be_sent(client, eve):

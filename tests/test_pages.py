@@ -50,6 +50,8 @@ def test_links(file):
 def test_version():
     version = DESCRIPTION["info"]["version"]
     assert f'\nversion = "{version}"\n' in (ROOT / "pyproject.toml").read_text()
+    client = (ROOT / "docs/client.py").read_text()
+    assert f'\n__version__ = "{version}"' in client
     assert version == re.search(r"\n## ([0-9.]+)", PAGES["CHANGELOG"])[1]  # the newest
     (text,) = re.findall(r"!\[(.*?)\]\(docs/page\.png\)", README)
     assert text.startswith(f"The page of version {version}:")  # taken anew
