@@ -20,11 +20,10 @@ from commands import commands
 from database import OUTAGES, db, init_database, is_outage, log_error, redact
 from errors import HTTP_CODES, ServiceError, as_line
 from models import create_tables
-from openapi import description, docs
+from openapi import describe, description, docs
 from validators import make_schema
 
 HEADERS = {
-    "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",  # since tokens are typed into the page
 }
@@ -49,6 +48,8 @@ def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
         )
         for creating in (True, False)
     }
+    with app.app_context():
+        app.config["DESCRIPTION"] = describe()
     # One byte more than a body may have: see read_bytes() in body.py.
     app.config["MAX_CONTENT_LENGTH"] = checked["MAXIMUM_POST_DATA_LENGTH"] + 1
     app.json = json_provider = DefaultJSONProvider(app)
@@ -83,6 +84,8 @@ def check_path():
 def add_headers(response):
     """Add the headers that each response has."""
     response.headers.update(HEADERS | {"X-Request-Id": request_id()})
+    # The files of the page have one, which lets a browser keep and revalidate them.
+    response.headers.setdefault("Cache-Control", "no-store")
     return response
 
 

@@ -147,6 +147,34 @@ def test_a_generated_client_in_python(world):
         assert refused == models.Error("error", "invalid-accountid")
 
 
+PACKAGES = "openapi-typescript@7.13.0 openapi-fetch@0.17.0 typescript@5.9.3"
+STRICT = (
+    "--strict --noUncheckedIndexedAccess --exactOptionalPropertyTypes "
+    "--module nodenext --target es2022"
+)
+
+
+@pytest.mark.skipif(not shutil.which("npx"), reason="install node and npm")
+def test_a_generated_client_in_typescript(serve, tmp_path):
+    """It compiles with strict types, and works."""
+    service = serve(f"sqlite:///{tmp_path}/profiles.db")
+    token = sign_in(service, administrator=True).token
+    address = f"http://127.0.0.1:{service.port}"
+    shutil.copy(ROOT / "tests/client.mts", tmp_path)
+    for command in (
+        f"npm install --silent --prefix . {PACKAGES}",
+        f"npx openapi-typescript {address}/openapi.json --output description.d.mts",
+        f"npx tsc {STRICT} client.mts",
+        f"node client.mjs {address} {token}",
+    ):
+        done = subprocess.run(
+            command.split(), cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    refused = "invalid-contact-email"
+    assert json.loads(done.stdout) == [refused, "Ada King", ["Ada King"], None]
+
+
 def find(scope, selector):
     return scope.find_element("css selector", selector)
 
@@ -200,6 +228,8 @@ def test_what_the_page_offers_is_accepted(world):
         browser.implicitly_wait(40)
         browser.get(f"{world.address}/")
         assert find(browser, ".opblock")
+        assert browser.title == "Profiles API"
+        assert find(browser, ".servers option").text == ". - This service"
         if picture := os.environ.get("TEST_PICTURE"):
             browser.save_screenshot(f"{ROOT / picture}")
         try_out(browser, "endSessions", "401", world.accountid)
@@ -217,3 +247,5 @@ def test_what_the_page_offers_is_accepted(world):
         assert account in try_out(browser, "listAccounts", "200")
         assert try_out(browser, "endSession", "200")["ended"]
         assert browser.execute_script(ELSEWHERE) == []
+        messages = [entry["message"] for entry in browser.get_log("browser")]
+        assert not [each for each in messages if "Content Security Policy" in each]

@@ -261,7 +261,8 @@ def check_nickname(old, new, profileid):
     description = new.get("/openapi.json")
     schemas = description.json["components"]["schemas"]
     assert schemas["Profile"]["required"] == [*created]
-    assert schemas["Profile"]["example"]["nickname"] == "Countess"
+    properties = schemas["Profile"]["properties"]
+    assert properties["nickname"]["examples"] == ["Countess"]
     assert schemas["CreateProfile"]["properties"]["nickname"]["maxLength"] == 8
     assert "`invalid-nickname`, `invalid-nickname-length`" in description.text
     del updated["nickname"]

@@ -2,17 +2,21 @@
 
 import json
 import re
+from base64 import b64encode
+from collections import Counter
+from hashlib import sha256
 
 import pytest
 from flask import Blueprint
-from service import CREATE, ROOT, assert_error, sign_in
+from service import CREATE, ROOT, UPDATE, assert_error, sign_in
 
 import blueprints
-from errors import HTTP_CODES, STATUSES
 from validators import PROFILE_FIELDS
 
-PATHS = json.loads((ROOT / "openapi.json").read_text())["paths"]
-PAGES = {"/", "/docs", "/docs/", "/docs/<path:path>", "/openapi.json"}
+DOCUMENT = json.loads((ROOT / "openapi.json").read_text())
+PATHS = DOCUMENT["paths"]
+DOCS = {"/docs", "/docs/", "/docs/API.md", "/docs/<path:path>"}
+PAGES = {"/", "/openapi.json", *DOCS}
 TIGHT = {
     "USER_PROFILE_FIELDS": "full-name,display-name,dob,company-name",
     "MINIMUM_PROFILE_COMPANY_NAME_LENGTH": 0,
@@ -20,25 +24,38 @@ TIGHT = {
     "MAXIMUM_PROFILE_FULL_NAME_LENGTH": 100,
     "MAXIMUM_PROFILE_DISPLAY_NAME_LENGTH": 1,
 }
-# What a request changes: the default profile, or whether a session has ended.
-AS_IN_EXAMPLE = {
-    "account": {"profileid": None, "profile": None},
-    "session": {"ended": False},
-}
-EXAMPLE = f"paths {CREATE} post requestBody content application/json example"
+EXAMPLE = "requestBody content application/json example"
+CREATE_EXAMPLE = f"paths {CREATE} post {EXAMPLE}"
+UPDATE_EXAMPLE = f"paths {UPDATE} patch {EXAMPLE}"
 
 
 def described(app, place):
     """What is at a place of the description: names, with blanks between them."""
-    found = app.test_client().get("/openapi.json").json
+    document = app.test_client().get("/openapi.json").json
+    found = document
     for name in place.split():
-        found = found[name]
+        found = found[int(name) if isinstance(found, list) else name]
+        if "$ref" in found:
+            *_, kind, shared = found["$ref"].split("/")
+            found = document["components"][kind][shared]
     return found
 
 
 def shape(value):
     """The JSON of a value, with a 0 for each digit and each random part."""
     return re.sub("[0-9a-f]{16,}|[0-9]", "0", json.dumps(value))
+
+
+def assert_example(schema, answer):
+    """Each property of an answer looks like the example of its schema, if it has one.
+
+    What the request itself changes differs: whether a session has ended.
+    """
+    assert list(schema["properties"]) == schema["required"] == list(answer)
+    for name, value in answer.items():
+        examples = schema["properties"][name].get("examples")
+        if examples and value is not None and name != "ended":
+            assert shape(examples[0]) == shape(value)
 
 
 def operation_id(method, path):
@@ -84,8 +101,8 @@ def test_an_operation_answers_its_callers_alone_as_described(make_app, path):
     app = make_app(USER_PROFILE_FIELDS=",".join(PROFILE_FIELDS))
     user = sign_in(app, appid="default")
     administrator = sign_in(app, appid="default", administrator=True)
-    body = described(app, EXAMPLE)
-    target = user.create(json=body).json
+    body = described(app, CREATE_EXAMPLE)
+    target = user.create(json=body | {"default": True}).json
     request = {
         "method": method.upper(),
         "path": path,
@@ -103,29 +120,34 @@ def test_an_operation_answers_its_callers_alone_as_described(make_app, path):
         answer = answer[0]
     answer.pop("token", None)  # beside what a session has
     schema = described(app, f"components schemas {answer['object'].title()}")
-    assert list(schema["properties"]) == schema["required"] == list(answer)
-    answer |= AS_IN_EXAMPLE.get(answer["object"], {})
-    assert shape(schema.get("example", answer)) == shape(answer)
+    assert_example(schema, answer)
 
 
-def test_its_errors_are_those_of_the_service_each_with_an_example(app):
-    codes = {"not-found": 404, "method-not-allowed": 405}  # of no operation
-    responses = described(app, "components responses").values()
-    statuses = "400 401 403 404 413 415 500 503".split()
-    for status, response in zip(statuses, responses, strict=True):
-        listed = re.findall("`([a-z-]+)`", response["description"])
-        codes |= dict.fromkeys(listed, int(status))
-        example = response["content"]["application/json"]["example"]["message"]
-        assert example in [*listed, "invalid-appid"]
-    of_flask = {code: status for status, code in HTTP_CODES.items()}
-    others = {
-        "invalid-accountid": 404,
-        "invalid-profileid": 404,
-        "invalid-sessionid": 404,
-        "invalid-body": 400,
-        "bad-request": 400,
-    }
-    assert codes == STATUSES | of_flask | others
+@pytest.mark.parametrize("path", PATHS)
+def test_an_error_has_an_example_with_one_of_its_codes(app, path):
+    ((method, operation),) = PATHS[path].items()
+    for status in operation["responses"]:
+        if status >= "400":
+            error = described(app, f"paths {path} {method} responses {status}")
+            example = error["content"]["application/json"]["example"]
+            assert f"`{example['message']}`" in error["description"]
+
+
+def test_what_two_operations_have_is_shared():
+    """What stands in an operation is in no other, and what is shared is used."""
+    own = Counter()
+    for path in PATHS:
+        ((_, operation),) = PATHS[path].items()
+        for status, response in operation["responses"].items():
+            if "$ref" not in response and status >= "400":
+                own[*re.findall("`(.+?)`", response["description"])] += 1
+        for parameter in operation.get("parameters", []):
+            if "$ref" not in parameter:
+                own[json.dumps(parameter)] += 1
+    assert set(own.values()) == {1}
+    for kind in ("parameters", "headers", "responses", "schemas"):
+        for name in DOCUMENT["components"][kind]:
+            assert f"'#/components/{kind}/{name}'" in str(DOCUMENT)
 
 
 @pytest.mark.parametrize(
@@ -161,27 +183,60 @@ def test_a_body_has_the_configured_fields_and_an_accepted_example(
         for name, field in properties.items()
     }
     user = sign_in(app)
-    example = described(app, EXAMPLE)
-    created = user.create(json=example)
+    created = user.create(json=described(app, CREATE_EXAMPLE))
     assert created.status_code == 201
+    example = described(app, UPDATE_EXAMPLE)
     assert user.update(created.json["profileid"], json=example).status_code == 200
     assert user.caller.profileid is None  # the example does not change the account
     assert app.test_cli_runner().invoke(args=["demo"]).exit_code == 0
 
 
+def test_the_example_of_an_update_has_the_required_fields_alone(make_app):
+    app = make_app(USER_PROFILE_FIELDS="phone", OPTIONAL_PROFILE_FIELDS="dob")
+    assert described(app, UPDATE_EXAMPLE) == {"phone": "+44 20 7946 0958"}
+    assert [*described(app, CREATE_EXAMPLE)] == ["phone", "dob", "default"]
+
+
 @pytest.mark.parametrize("kind", ["profile", "session"])
 def test_a_listing_has_its_page_size_and_its_cursor(make_app, kind):
     place = f"paths /api/administrator/{kind}s get"
-    listing = described(make_app(PAGE_SIZE=7), place)
-    limit, _, after, *_ = listing["parameters"]
-    assert limit["schema"]["default"] == 7
+    app = make_app(PAGE_SIZE=7)
+    limit = described(app, f"{place} parameters 0")
+    after = described(app, f"{place} parameters 2")
+    assert (limit["name"], limit["schema"]["default"]) == ("limit", 7)
     assert after["schema"]["pattern"] == f"^{kind[:4]}_[0-9a-f]{{16}}$"
-    assert "Link" in listing["responses"]["200"]["headers"]
+    assert "Link" in described(app, f"{place} responses 200 headers")
 
 
 def test_it_is_open_to_the_next_version(app):
-    assert described(app, "servers") == [{"url": "."}]  # beside it, under any prefix
-    assert "additionalProperties" not in str(described(app, ""))
+    assert "'additionalProperties': False" not in str(described(app, ""))
+
+
+def test_its_addresses_are_beside_it_under_any_prefix(app):
+    (server,) = described(app, "servers")
+    assert server["url"] == "."
+    reference = described(app, "externalDocs")["url"]
+    with app.test_client().get(reference) as response:
+        assert response.text == (ROOT / "docs/API.md").read_text()
+
+
+def test_it_is_built_once(app, monkeypatch):
+    monkeypatch.setitem(app.config, "PAGE_SIZE", 7)
+    limit = described(app, "components parameters Limit")
+    assert limit["schema"]["default"] == 10
+
+
+def test_what_an_error_can_have(app):
+    error = described(app, "components schemas Error")
+    assert error["required"] == ["object", "message"]
+    assert error["properties"]["errors"]["additionalProperties"] == {"type": "string"}
+    assert error["properties"]["reason"]["enum"] == ["ended", "expired"]
+
+
+def test_a_generated_client_may_leave_out_the_duration(app):
+    session = described(app, "components schemas CreateSession")
+    assert "required" not in session
+    assert "default" not in session["properties"]["duration"]
 
 
 @pytest.mark.parametrize("path", ["/", "/docs"])
@@ -194,6 +249,17 @@ def test_the_page_is_relative_and_asks_nothing_of_the_network(client, path):
     assert '"validatorUrl": null' in page
     assert not re.search("http|evil", page)
     assert set(re.findall('(?:href|src)="(.)', page)) == {"."}
+
+
+def test_the_page_runs_no_script_but_its_own(client):
+    """Tokens are typed into it."""
+    response = client.get("/docs/")
+    script = response.text.partition("<script>")[2].partition("</script>")[0]
+    digest = b64encode(sha256(script.encode()).digest()).decode()
+    assert response.headers["Content-Security-Policy"] == (
+        "default-src 'none'; connect-src 'self'; img-src 'self' data:; "
+        f"style-src 'self'; script-src 'self' 'sha256-{digest}'"
+    )
 
 
 @pytest.mark.parametrize("name", ["../app.py", "%2e%2e/app.py", "%00", "%ff"])

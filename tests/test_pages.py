@@ -102,9 +102,9 @@ def test_dates(texts):
         assert parse_date(text) == "1950-01-31"
 
 
-def statuses_of_codes():
+def statuses_of_codes(page=API):
     """The statuses of each code in the tables of API.md."""
-    rows = re.findall(r"(?m)^\| (`[a-z-]+`.*?) \| ([45].*?) \|", API)
+    rows = re.findall(r"(?m)^\| (`[a-z-]+`.*?) \| ([45].*?) \|", page)
     return {
         code: {*re.findall("[0-9]{3}", statuses)}
         for codes, statuses in rows
@@ -147,12 +147,20 @@ def codes_of(path):
     )
 
 
+def resolve(part):
+    """A part of the description, or the shared one to which it refers."""
+    if "$ref" not in part:
+        return part
+    *_, kind, name = part["$ref"].split("/")
+    return DESCRIPTION["components"][kind][name]
+
+
 @pytest.mark.parametrize("path", OPERATIONS)
 def test_the_parameters_of_a_request(path):
     """The required one is in the query; its section or a list names the others."""
     ((_, operation),) = DESCRIPTION["paths"][path].items()
     shared = ["X-Appid", *table(API, "Lists")]
-    for parameter in operation["parameters"]:
+    for parameter in map(resolve, operation["parameters"]):
         name = parameter["name"]
         if parameter.get("required"):
             assert f"{path}?{name}=`" in section_of(path)
@@ -170,6 +178,26 @@ def test_the_statuses_of_a_request(path):
     for code in codes_of(path):
         statuses |= statuses_of_codes()[code]
     assert operation["responses"].keys() == statuses
+
+
+@pytest.mark.parametrize("path", OPERATIONS)
+def test_the_described_codes_of_a_request(path):
+    """Those of its own section, and those that every request can return."""
+    ((_, operation),) = DESCRIPTION["paths"][path].items()
+    every = statuses_of_codes(API.partition("The section of each request")[0])
+    del every["not-found"]  # of an unknown path
+    if "requestBody" not in operation:
+        del every["invalid-body"]
+    for status, response in operation["responses"].items():
+        if status >= "400":
+            text = resolve(response)["description"]
+            text = text.replace("$FIELD_CODES", "`invalid-phone`")
+            listed = re.findall("`([a-z-]+)`", text)
+            own = [
+                code for code in codes_of(path) if status in statuses_of_codes()[code]
+            ]
+            shared = [code for code in every if status in every[code]]
+            assert sorted(listed) == sorted(own + shared)
 
 
 @pytest.mark.parametrize("path", OPERATIONS)

@@ -287,23 +287,30 @@ def test_any_other_request_id_is_replaced(client, request_id):
     [
         ("/health", 200),
         ("/docs/", 200),
-        ("/docs/swagger-ui.css", 304),
         ("/docs", 302),
         ("/api/administrator/profiles", 401),
         ("/nowhere", 404),
     ],
 )
 def test_each_answer_has_the_headers_that_all_have(client, path, status):
-    headers = {
-        "X-Request-Id": "A-1_b.c" + "x" * 121,
-        "If-Modified-Since": "Fri, 01 Jan 2100 00:00:00 GMT",
-    }
-    with client.get(path, headers=headers) as response:
-        assert response.status_code == status
+    headers = {"X-Request-Id": "A-1_b.c" + "x" * 121}
+    response = client.get(path, headers=headers)
+    assert response.status_code == status
     assert response.headers["X-Request-Id"] == headers["X-Request-Id"]
     assert response.headers["X-Content-Type-Options"] == "nosniff"
     assert response.headers["X-Frame-Options"] == "DENY"
     assert response.headers.getlist("Cache-Control") == ["no-store"]
+
+
+@pytest.mark.parametrize("path", ["/docs/swagger-ui-bundle.js", "/docs/API.md"])
+def test_a_file_of_the_page_is_kept_and_sent_again_only_if_it_changed(client, path):
+    with client.get(path) as response:
+        assert response.headers.getlist("Cache-Control") == ["no-cache"]
+    headers = {"If-None-Match": response.headers["ETag"]}
+    with client.get(path, headers=headers) as response:
+        assert response.status_code == 304
+    assert response.headers.getlist("Cache-Control") == ["no-cache"]
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
 
 
 @pytest.mark.parametrize("method", ["OPTIONS", "GET", "POST"])
@@ -332,9 +339,9 @@ ZONE = f"Mon, 01 Jan 2100 00:00:00 +{'9' * 20}"
 
 
 @pytest.mark.parametrize("date", [YEAR, ZONE], ids=["year", "zone"])
-def test_an_impossible_date_counts_as_none(client, date):
-    headers = {"If-Modified-Since": date}
-    with client.get("/docs/swagger-ui.css", headers=headers) as response:
+@pytest.mark.parametrize("path", ["/docs/swagger-ui.css", "/docs/API.md"])
+def test_an_impossible_date_counts_as_none(client, date, path):
+    with client.get(path, headers={"If-Modified-Since": date}) as response:
         assert response.status_code == 200
 
 
