@@ -170,13 +170,22 @@ def delete_account_endpoint():
     return operations.delete_account(caller, read_target(caller), appid=caller.appid)
 
 
+HEALTHY = {"object": "health", "status": "ok"}
 health = Blueprint("health", __name__)
 
 
 @health.get("/health")
 def health_endpoint():
     check_tables()
-    return {"object": "health", "status": "ok"}
+    return HEALTHY
+
+
+live = Blueprint("live", __name__)
+
+
+@live.get("/live")
+def live_endpoint():
+    return HEALTHY
 
 
 BLUEPRINTS = (
@@ -197,6 +206,7 @@ BLUEPRINTS = (
     end_sessions,
     delete_account,
     health,
+    live,
 )
 
 
