@@ -9,6 +9,7 @@ import re
 import time
 from collections import defaultdict
 from hashlib import sha256
+from itertools import chain
 from secrets import token_hex
 from typing import Any, NamedTuple
 
@@ -165,6 +166,20 @@ def find_accounts(email: str, appid: str | None = None) -> dict[str, Any]:
     for account in result["data"]:
         account["profiles"] = matching[account["accountid"]]
     return result
+
+
+def show_account(accountid: str, appid: str | None = None) -> dict[str, Any]:
+    """Return an account, of any application unless ``appid`` is given.
+
+    It has all its ``profiles`` and ``sessions``, newest first. Raises
+    invalid-accountid.
+    """
+    account = get_object(Account, accountid, appid)
+    scope = {"appid": account["appid"], "accountid": accountid}
+    for model in (Profile, Session):
+        objects = chain.from_iterable(select_all(Listing(model, scope)))
+        account[f"{model.TABLE}s"] = list(objects)
+    return account
 
 
 def accounts_where(condition):

@@ -25,8 +25,17 @@ from database import (
 from errors import ServiceError, SettingError
 from models import MODELS, Account, add_columns, check_tables, create_tables
 from rows import select_batches
+from validators import APPID, identifier_for_key
 
 commands = Blueprint("commands", __name__, cli_group=None)
+# What a command prints behind the code of an error.
+EXPLANATIONS = {
+    "invalid-account": "it is an administrator; first run set-administrator --off",
+    "invalid-accountid": "no such account",
+    "invalid-appid": f"it must match {APPID}",
+    "invalid-idempotency-key": "it must have 1 to 255 printable ASCII characters",
+    "invalid-sessionid": "no such session",
+}
 
 
 class Command(click.Command):
@@ -37,7 +46,8 @@ class Command(click.Command):
         try:
             result = super().invoke(ctx)
         except ServiceError as error:
-            raise click.ClickException(error.code) from None
+            message = f"{error.code}: {EXPLANATIONS[error.code]}"
+            raise click.ClickException(message) from None
         except OUTAGES as error:
             raise click.ClickException(report(error)) from None
         if result:
@@ -49,7 +59,7 @@ def report(error):
     if is_outage(error):
         return f"database-unavailable: {describe_error(error)}"
     log_error(current_app.logger, error)
-    return "internal-error"
+    return "internal-error: see the traceback above"
 
 
 commands.cli.command_class = Command
@@ -71,17 +81,49 @@ def duration_option(default):
 appid_option = click.option(
     "--appid", help="The application id, by default the service's own."
 )
+key_option = click.option(
+    "--key",
+    metavar="USER_ID",
+    help="Your product's id for the user, which it sends as the Idempotency-Key.",
+)
 
 
 @command()
 @appid_option
 @click.option("--administrator", is_flag=True, help="Make it an administrator.")
-def create_account(appid, administrator):
+@key_option
+def create_account(appid, administrator, key):
     """Create an account and print it.
 
-    Example: flask create-account --administrator
+    With --key, it is the account that create-account returns to your product for this
+    user. If it already exists, it is printed as it is.
+
+    Example: flask create-account --key 0f8fad5b-d9cb-469f-a165-70867728950e
     """
-    return accounts.create_account(appid, administrator=administrator)
+    if administrator and key is not None:
+        raise click.UsageError("--key creates an ordinary account")
+    accountid = identifier_for_key("acct", key, accounts.resolve_appid(appid))
+    return accounts.create_account(
+        appid, administrator=administrator, accountid=accountid
+    )
+
+
+@command()
+@click.argument("accountid", required=False)
+@key_option
+@appid_option
+def show_account(accountid, key, appid):
+    """Print an account with all its profiles and sessions, newest first.
+
+    Give either the ACCOUNTID or, as --key, your product's id for the user.
+
+    Example: flask show-account --key 0f8fad5b-d9cb-469f-a165-70867728950e
+    """
+    if (accountid is None) == (key is None):
+        raise click.UsageError("give either ACCOUNTID or --key")
+    if accountid is None:
+        accountid = identifier_for_key("acct", key, accounts.resolve_appid(appid))
+    return accounts.show_account(accountid, appid)
 
 
 @command()
@@ -170,9 +212,11 @@ def end_sessions(accountid):
 def delete_account(accountid):
     """Delete an account with its profiles and sessions, and print how many there were.
 
+    To delete an administrator, first run flask set-administrator ACCOUNTID --off.
+
     Example: flask delete-account acct_9b1d4e6f8a2c7035
     """
-    return accounts.delete_account(accountid)
+    return operations.for_ordinary_account(accounts.delete_account, accountid, None)
 
 
 @command()

@@ -39,6 +39,8 @@ import resource, subprocess, sys
 subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
+DEFECT = "internal-error: see the traceback above"
+CREATE_ACCOUNT = "/api/administrator/create-account"
 ABORT = "BEGIN SELECT RAISE(ABORT, 'no'); END"  # the action of a trigger in SQLite
 
 
@@ -85,27 +87,55 @@ def test_a_number_out_of_range(invoke, words):
     assert invoke(*words.split()).exit_code == 2
 
 
+NO_ACCOUNT = "invalid-accountid: no such account"
+NO_SESSION = "invalid-sessionid: no such session"
+BAD_APPID = "invalid-appid: it must match [A-Za-z0-9._-]{1,64}"
+BAD_KEY = "invalid-idempotency-key: it must have 1 to 255 printable ASCII characters"
+
+
 @on_sqlite
 @pytest.mark.parametrize(
-    ("words", "code"),
+    ("words", "line"),
     [
-        ("set-administrator ACCT_0123456789abcdef", "invalid-accountid"),
-        ("create-session acct_0123456789abcdef", "invalid-accountid"),
-        ("end-sessions x", "invalid-accountid"),
-        ("delete-account acct_0123456789abcdef", "invalid-accountid"),
-        ("end-session sess_0123456789abcdef", "invalid-sessionid"),
-        ("create-account --appid a/b", "invalid-appid"),
-        ("find-accounts x --appid a/b", "invalid-appid"),
-        ("list-administrators --appid a/b", "invalid-appid"),
+        ("set-administrator ACCT_0123456789abcdef", NO_ACCOUNT),
+        ("show-account acct_0123456789abcdef", NO_ACCOUNT),
+        ("show-account --key x", NO_ACCOUNT),
+        ("create-session acct_0123456789abcdef", NO_ACCOUNT),
+        ("end-sessions x", NO_ACCOUNT),
+        ("delete-account acct_0123456789abcdef", NO_ACCOUNT),
+        ("end-session sess_0123456789abcdef", NO_SESSION),
+        ("create-account --appid a/b", BAD_APPID),
+        ("show-account --key x --appid a/b", BAD_APPID),
+        ("find-accounts x --appid a/b", BAD_APPID),
+        ("list-administrators --appid a/b", BAD_APPID),
+        ("create-account --key é", BAD_KEY),
+        ("show-account --key=", BAD_KEY),
     ],
 )
-def test_an_identifier_that_is_refused(fail, words, code):
-    assert fail(*words.split()) == f"Error: {code}"
+def test_an_identifier_that_is_refused(fail, words, line):
+    assert fail(*words.split()) == f"Error: {line}"
 
 
 def test_an_identifier_of_another_alphabet(fail):
     """MySQL would refuse to compare it."""
-    assert fail("set-administrator", "é") == "Error: invalid-accountid"
+    assert fail("set-administrator", "é") == f"Error: {NO_ACCOUNT}"
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("show-account", "give either ACCOUNTID or --key"),
+        ("show-account x --key x", "give either ACCOUNTID or --key"),
+        ("create-account --key x --administrator", "--key creates an ordinary account"),
+    ],
+)
+def test_arguments_that_do_not_fit(invoke, database_url, words, line):
+    before = stored(database_url)
+    done = invoke(*words.split())
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1] == f"Error: {line}"
+    assert stored(database_url) == before
 
 
 def test_create_account(flask):
@@ -126,6 +156,40 @@ def test_create_account(flask):
         "createdAt": ordinary["createdAt"],
         "updatedAt": ordinary["createdAt"],
     }
+
+
+def test_create_account_with_a_key(app, flask, administrator):
+    """It is the account that the product gets for its user, whichever comes first."""
+    for user_id in ("42", "Ada King"):
+        created = flask("create-account", "--key", user_id)
+        headers = {"Idempotency-Key": user_id}
+        response = administrator.post(CREATE_ACCOUNT, headers=headers)
+        assert response.json == created | {"profile": None}
+        assert flask("create-account", "--key", user_id) == created
+    shop = flask("create-account", "--key", "42", "--appid", "Shop")
+    assert shop["accountid"] == "acct_31278aff59bb962e"
+    assert shop["appid"] == "Shop"
+
+
+def test_show_account(app, flask, database_url):
+    """All of it, newest first, more than is read at once; nothing of other accounts."""
+    shop = flask("create-account", "--key", "42", "--appid", "Shop")
+    whole = shop | {"profiles": [], "sessions": []}
+    words = ("show-account", shop["accountid"])
+    assert flask(*words) == whole
+    for client in (sign_in(app, appid="Shop"), sign_in(app)):
+        client.create(named("Eve"))
+    whole["profiles"] = fill(Profile, "Shop", 101, accountid=shop["accountid"])
+    whole["sessions"] = fill(Session, "Shop", 101, accountid=shop["accountid"])
+    assert flask(*words) == whole
+    assert flask(*words, "--appid", "Shop") == whole
+    assert flask("show-account", "--key", "42", "--appid", "Shop") == whole
+
+
+@on_sqlite
+def test_show_account_of_another_application(fail, user):
+    line = fail("show-account", user.accountid, "--appid", "Shop")
+    assert line == f"Error: {NO_ACCOUNT}"
 
 
 def test_create_session(app, flask, database_url):
@@ -283,7 +347,7 @@ def test_a_purge_that_fails_keeps_what_it_has_done(app, fail, database_url):
     last, *_ = fill(Session, "default", 1_100)
     event = f"DELETE ON session WHEN OLD.sessionid = '{last['sessionid']}'"
     execute(database_url, f"CREATE TRIGGER x BEFORE {event} {ABORT}")
-    assert fail("purge-sessions") == "Error: internal-error"
+    assert fail("purge-sessions") == f"Error: {DEFECT}"
     assert len(stored(database_url)["session"]) == 100
 
 
@@ -326,12 +390,24 @@ def test_delete_account(app, flask):
     }
 
 
+def test_delete_account_of_an_administrator(flask, fail, administrator, database_url):
+    """It has to become an ordinary account first, as over HTTP."""
+    before = stored(database_url)
+    line = fail("delete-account", administrator.accountid)
+    reason = "it is an administrator; first run set-administrator --off"
+    assert line == f"Error: invalid-account: {reason}"
+    assert stored(database_url) == before
+    flask("set-administrator", administrator.accountid, "--off")
+    deletion = flask("delete-account", administrator.accountid)
+    assert (deletion["profiles"], deletion["sessions"]) == (0, 1)
+
+
 def test_a_defect_is_one_line_after_its_traceback(invoke, user, database_url, caplog):
     """The traceback has the error's type and code, but not what the driver quotes."""
     execute(database_url, "CREATE UNIQUE INDEX one ON session (accountid)")
     done = invoke("create-session", user.accountid)
     assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr.splitlines()[-1] == "Error: internal-error"
+    assert done.stderr.splitlines()[-1] == f"Error: {DEFECT}"
     code = "SQLITE_CONSTRAINT_UNIQUE" if "sqlite" in database_url else "1062"
     assert caplog.text.count("Traceback") == 1
     assert re.search(f"commands.py(?s:.*)peewee.IntegrityError: {code}\n", caplog.text)
@@ -346,7 +422,7 @@ def test_a_command_waits_for_a_statement_and_a_request_does_not(
     db.connect_params["read_timeout"] /= 100
     slow = "BEFORE INSERT ON account FOR EACH ROW DO SLEEP(0.2)"
     execute(database_url, f"CREATE TRIGGER slow {slow}")
-    response = administrator.post("/api/administrator/create-account")
+    response = administrator.post(CREATE_ACCOUNT)
     assert_error(response, 503, "database-unavailable")
     db.close()
     assert flask("create-account")["object"] == "account"
