@@ -264,7 +264,7 @@ def purge_sessions(days: int) -> dict[str, Any]:
     old = Session.select(Session.id).where(is_old)
     count = 0
     for batch in select_batches(old, 1_000):
-        ids = [session["id"] for session in batch]
+        ids = [row[0] for row in batch]
         deletion = Session.delete().where(Session.id.in_(ids))
         count += retry_on_conflict(deletion.execute)()
     return {"object": "purge", "count": count}

@@ -251,11 +251,13 @@ def init_db():
 
 
 @command()
-@click.argument("database_url")
+@click.argument("database_url", envvar="TARGET_DATABASE_URL")
 def copy_database(database_url):
     """Copy the configured database into an empty one. If that fails, copy nothing.
 
-    Stop the service first, and make sure that nothing else writes to either database.
+    The service can run meanwhile: what is copied is of one moment. Without an argument,
+    the target is the variable TARGET_DATABASE_URL, because other users of the machine
+    can see an argument, and with it the password.
 
     Example: flask copy-database mysql://user:password@host/name
     """
@@ -265,47 +267,65 @@ def copy_database(database_url):
         raise click.ClickException(f"the target {URL_HELP}") from None
     target = ENGINES[url.engine](url)
     target.connect_params.pop("read_timeout", None)
-    counts = {f"{model.TABLE}s": model.select().count() for model in MODELS}
+    total = sum(model.select().count() for model in MODELS)
     bar = click.progressbar(
-        length=sum(counts.values()), file=sys.stderr, hidden=not sys.stderr.isatty()
+        length=total, file=sys.stderr, hidden=not sys.stderr.isatty()
     )
     try:
         with closing(target), bar:
             create_tables(target)
             with target.atomic():
-                copy_rows(target, bar)
+                counts = copy_rows(target, bar)
     except OUTAGES as error:
         raise click.ClickException(f"the target: {describe_error(error)}") from None
     return {"object": "copy", **counts}
 
 
 def copy_rows(target, bar):
-    """Copy all rows into the tables of the target, which must be empty.
+    """Copy all rows into the tables of the target; return how many, by table.
 
-    Raises ClickException, which says why a row was refused and shows no value.
+    Raises ClickException if the target has rows, or refuses one.
     """
     if any(model.select().exists(target) for model in MODELS):
         raise click.ClickException("the target already has rows")
-    for model in MODELS:
-        for batch in read_batches(model):
-            try:
-                model.insert_many(batch).execute(target)
-            except DEFECTS as error:
-                reason = describe_error(error)
-                if "FOREIGN KEY" in str(error):  # its account is missing
-                    reason = "FOREIGN KEY"
-                message = f"the target refused a row of {model.TABLE}: {reason}"
-                raise click.ClickException(message) from None
-            bar.update(len(batch))
+    counts = {f"{model.TABLE}s": 0 for model in MODELS}
+    for model, rows in read_rows():
+        insert_rows(target, model, rows)
+        counts[f"{model.TABLE}s"] += len(rows)
+        bar.update(len(rows))
+    return counts
 
 
-def read_batches(model):
-    """Yield all rows of the source, as lists of up to 50. Raises ClickException."""
+def read_rows():
+    """Yield models, each with rows of its table, until all rows of one moment are read.
+
+    Raises ClickException if the source fails.
+    """
     try:
-        # 50 rows of 64 KB take 55 MB, and 3 of MariaDB's max_allowed_packet, 16 MB.
-        yield from select_batches(model.select(), 50)
+        with db.atomic(db.snapshot):
+            for model in MODELS:
+                # Fewer would be slower. 250 rows of 64 KB take 40 MB.
+                for rows in select_batches(model.select(), 250):
+                    yield model, rows
     except OUTAGES as error:
         raise click.ClickException(report(error)) from None
+
+
+def insert_rows(target, model, rows):
+    """Insert rows. Raises ClickException, which says why but shows no value.
+
+    The driver's executemany() takes a third of the time of Peewee's insert_many().
+    PyMySQL's sends statements of up to 1 MB, or of one row, so that only a row that is
+    itself too long exceeds max_allowed_packet.
+    """
+    names = model._meta.sorted_field_names
+    placeholders = ", ".join([target.param] * len(names))
+    sql = f"INSERT INTO {model.TABLE} ({', '.join(names)}) VALUES ({placeholders})"
+    try:
+        target.cursor().executemany(sql, rows)
+    except DEFECTS as error:
+        message = f"the target refused a row of {model.TABLE}: {describe_error(error)}"
+        raise click.ClickException(message) from None
 
 
 @command()

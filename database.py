@@ -23,6 +23,7 @@ from threading import Lock, RLock, local
 from typing import ParamSpec, TypeVar
 
 import peewee
+import pymysql
 from playhouse.shortcuts import ReconnectMixin
 from pymysql.constants.CLIENT import FOUND_ROWS
 
@@ -33,10 +34,19 @@ RETRY_SECONDS = 2  # the pause after an attempt to connect to MySQL has timed ou
 OUTAGES = (  # the database is unreachable, full, read-only, locked or damaged
     peewee.DatabaseError,
     peewee.InterfaceError,
-    sqlite3.DatabaseError,  # Peewee does not translate an error while rows are fetched
+    # Peewee does not translate an error while rows are fetched, nor of executemany().
+    sqlite3.DatabaseError,
+    pymysql.Error,
 )
 # These are DatabaseErrors, too, but defects of this program: see is_outage().
-DEFECTS = (peewee.IntegrityError, peewee.DataError)
+DEFECTS = (
+    peewee.IntegrityError,
+    peewee.DataError,
+    sqlite3.IntegrityError,
+    sqlite3.DataError,
+    pymysql.IntegrityError,
+    pymysql.DataError,
+)
 CONFLICTS = {  # MySQL's error numbers
     1020,  # a row has changed since it was read
     1180,  # a COMMIT failed, for example because of a Group Replication conflict
@@ -112,6 +122,7 @@ class SQLite(Engine, peewee.SqliteDatabase):
 
     index_hint = ""  # SQLite itself chooses the right index
     row_lock = ""  # a transaction locks the whole database
+    snapshot = "DEFERRED"  # of db.atomic(): reads one moment, and locks nothing
     lowered = "unicode_lower({})"  # SQLite's own function knows ASCII alone
 
     def __init__(self, url):
@@ -193,6 +204,7 @@ class MySQL(Engine, ReconnectMixin, peewee.MySQLDatabase):
     # instead of 0.3.
     index_hint = "FORCE INDEX ({})"
     row_lock = "FOR UPDATE"  # also reads the row as it is committed
+    snapshot = "REPEATABLE READ"  # of db.atomic(): reads one moment, and locks nothing
     # The collation decides how letters are lowered. Bytes are compared, because the
     # collation would ignore accents and blanks at the end.
     lowered = "CAST(LOWER({} COLLATE utf8mb4_unicode_520_ci) AS BINARY)"
@@ -370,7 +382,7 @@ def describe_error(error):
         for pattern, shown in REDACTIONS:
             text = re.sub(pattern, shown, text, flags=re.DOTALL)
         return str(Exception(*number, text))
-    driver_error = getattr(error, "orig", None)
+    driver_error = getattr(error, "orig", error)
     number = error.args[0] if len(error.args) > 1 else "unknown"
     return str(getattr(driver_error, "sqlite_errorname", number))
 

@@ -240,14 +240,14 @@ def find_position(listing, after):
 
 
 def select_batches(query, size):
-    """Yield the rows of a query as dictionaries, as lists of up to ``size``.
+    """Yield the rows of a query as the driver's tuples, as lists of up to ``size``.
 
-    They are in the order of the primary key, which the query must select. Each list is
-    read by its own statement, so memory use does not grow with the number of rows.
+    They are in the order of the primary key, which the query must select first. Each
+    list is read by its own statement, so memory use does not grow with their number.
     """
     key = query.model._meta.primary_key
-    batch = query.order_by(key).limit(size).dicts()
-    rows = list(batch)
+    batch = query.order_by(key).limit(size)
+    rows = db.execute(batch).fetchall()
     while rows:
         yield rows
-        rows = list(batch.where(key > rows[-1][key.name]))
+        rows = db.execute(batch.where(key > rows[-1][0])).fetchall()

@@ -18,6 +18,7 @@ from service import (
     SESSIONS,
     SignedIn,
     assert_error,
+    close_connection,
     execute,
     fill,
     mysql_url,
@@ -32,6 +33,7 @@ from service import (
 from database import MySQL, db
 from models import Profile, Session, timestamp
 from operations import find_own_account
+from rows import select_batches
 
 # Runs a command; prints the most memory that it used, in KB on Linux.
 MEASURE = """
@@ -467,8 +469,8 @@ TEXTS = [
 def source(administrator, database_url):
     """The rows that are copied, more than are copied at once."""
     administrator.create(named("name", default="true"))
-    fill(Session, "Shop", 150)
-    profiles = fill(Profile, "Shop", 150)
+    fill(Session, "Shop", 300)
+    profiles = fill(Profile, "Shop", 300)
     for text in TEXTS:
         profileid = profiles.pop()["profileid"]
         changed = Profile.update(website=text)
@@ -478,7 +480,7 @@ def source(administrator, database_url):
 
 def test_a_copy_has_every_value_of_every_column(invoke, source, target):
     done = invoke("copy-database", target)
-    copied = {"object": "copy", "accounts": 3, "profiles": 151, "sessions": 151}
+    copied = {"object": "copy", "accounts": 3, "profiles": 301, "sessions": 301}
     assert json.loads(done.stdout) == copied
     assert done.stderr == ""  # progress is for a terminal
     assert stored(target) == source
@@ -587,3 +589,54 @@ def test_a_copy_that_a_target_refuses_stores_nothing(
     sign_in(app)
     assert fail("copy-database", target).startswith(f"Error: the target{reason}")
     assert not any(stored(target).values())
+
+
+@pytest.mark.parametrize("target", ["mysql"], indirect=True)
+@on_sqlite
+def test_a_row_that_mysql_refuses(app, flask, fail, target):
+    """The error has MySQL's number."""
+    flask("copy-database", target)  # of no row yet: it makes the tables
+    execute(target, "ALTER TABLE session MODIFY csrfToken VARCHAR(3)")
+    sign_in(app)
+    line = fail("copy-database", target)
+    assert line == "Error: the target refused a row of session: 1406"
+    assert not any(stored(target).values())
+
+
+def test_a_copy_is_of_one_moment(
+    flask, user, isolation, monkeypatch, database_url, target
+):
+    """Even if rows are written after it began to read."""
+    user.create(named("Ada"))
+    close_connection()
+    before = stored(database_url)
+    write = iter([partial(execute, database_url, "UPDATE profile SET phone = '7'")])
+
+    def read_then_write(query, size):
+        for rows in select_batches(query, size):
+            for call in write:
+                call()
+            yield rows
+
+    monkeypatch.setattr("commands.select_batches", read_then_write)
+    copied = {"object": "copy", "accounts": 1, "profiles": 1, "sessions": 1}
+    assert flask("copy-database", target) == copied
+    assert stored(target) == before != stored(database_url)
+
+
+@on_sqlite
+def test_a_target_in_a_variable(flask, source, target, monkeypatch):
+    monkeypatch.setenv("TARGET_DATABASE_URL", target)
+    flask("copy-database")
+    assert stored(target) == source
+
+
+@on_sqlite
+@pytest.mark.parametrize("target", ["mysql"], indirect=True)
+def test_rows_that_exceed_a_packet_together(flask, app, database_url, target):
+    """MariaDB's max_allowed_packet is 16 MB, MySQL's 64 MB."""
+    fill(Profile, "Shop", 50)
+    text = "x" * (execute(target, "SELECT @@max_allowed_packet")[0][0] // 40)
+    Profile.update(website=text).execute()
+    flask("copy-database", target)
+    assert stored(target) == stored(database_url)
