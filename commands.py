@@ -330,9 +330,10 @@ def insert_rows(target, model, rows):
 
 @command()
 def demo():
-    """Create a few accounts with profiles, and print curl lines to try them.
+    """Create a few accounts with profiles, and print lines to try them.
 
-    The lines contain tokens, so don't use this in production.
+    Some call curl; two set the variables of docs/client.py. They contain tokens, so
+    don't use this in production.
 
     Example: flask demo
     """
@@ -345,22 +346,26 @@ def demo():
     administrator_session = accounts.create_administrator(duration=DEFAULT_DURATION)
     user = f"-H 'Authorization: Bearer {user_session['token']}'"
     admin = f"-H 'Authorization: Bearer {administrator_session['token']}'"
-    page = f"http://127.0.0.1:{os.environ.get('FLASK_RUN_PORT', 5000)}/"
+    url = f"http://127.0.0.1:{os.environ.get('FLASK_RUN_PORT', 5000)}"
     form = " ".join(f"--data-urlencode '{name}={body[name]}'" for name in body)
     click.echo(f"""\
 Created an administrator, and three accounts with a profile each. Start the service with
 flask run, and paste any of these lines into another terminal. Or send requests from its
 page in a browser: click Authorize, and paste the tokens of the administrator and the user.
-{page}
+{url}/
 
 # as a user: update-profile (the same values: only updatedAt changes), create-profile
-curl -X PATCH {user} {form} '{page}api/user/update-profile?profileid={profileid}'
-curl -X POST {user} {form} -d default=true '{page}api/user/create-profile?accountid={owner}'
+curl -X PATCH {user} {form} '{url}/api/user/update-profile?profileid={profileid}'
+curl -X POST {user} {form} -d default=true '{url}/api/user/create-profile?accountid={owner}'
 
 # as the administrator: sessions, profiles
-curl {admin} '{page}api/administrator/sessions'
-curl {admin} '{page}api/administrator/profiles?limit=2'
+curl {admin} '{url}/api/administrator/sessions'
+curl {admin} '{url}/api/administrator/profiles?limit=2'
 
 # as the user again: the account's own profiles
-curl {user} '{page}api/user/profiles?accountid={owner}'
+curl {user} '{url}/api/user/profiles?accountid={owner}'
+
+# for docs/client.py, and so for the sample in README
+export PROFILES_URL={url}
+export PROFILES_TOKEN={administrator_session["token"]}
 """)  # noqa: E501 (a line of curl is pasted as one line)

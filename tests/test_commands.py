@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -432,7 +433,9 @@ def test_a_command_waits_for_a_statement_and_a_request_does_not(
 
 def test_the_demo_may_be_repeated(invoke, database_url):
     for _ in range(2):
-        assert invoke("demo").stdout.count("\ncurl ") == 5
+        printed = invoke("demo").stdout
+        assert printed.count("\ncurl ") == 5
+        assert printed.count("\nexport ") == 2
     assert len(stored(database_url)["profile"]) == 6
 
 
@@ -442,11 +445,19 @@ def test_the_lines_of_the_demo_work(serve, make_app, database_url, monkeypatch):
     service = serve(database_url)
     monkeypatch.setenv("FLASK_RUN_PORT", str(service.port))
     runner = make_app(APPID="default").test_cli_runner()
-    lines = re.findall("(?m)^curl.*", runner.invoke(args=["demo"]).stdout)
+    printed = runner.invoke(args=["demo"]).stdout
+    lines = re.findall("(?m)^curl.*", printed)
     answers = [subprocess.check_output(f"{line} -s", shell=True) for line in lines]
     updated, created, sessions, profiles, own = map(json.loads, answers)
     assert profiles == own == [created, updated]
     assert len(sessions) == 2
+    pytest.importorskip("requests", reason="pip install -r tests/requirements.txt")
+    exports = "\n".join(re.findall("(?m)^export.*", printed))
+    (sample,) = re.findall("(?s)```python\n(.*?)```", (ROOT / "README.md").read_text())
+    command = f"{exports}\n{sys.executable} -B -c {shlex.quote(sample)}"
+    output = subprocess.check_output(command, shell=True, text=True, cwd=ROOT / "docs")
+    # The default profiles are that of the line of curl and the sample's own.
+    assert output.splitlines() == ["Ada King", "ada@example.com", "ada@example.com"]
 
 
 # The copy of a database
