@@ -8,6 +8,7 @@ import subprocess
 import pytest
 from service import ROOT, sign_in, stored
 
+import accounts
 import operations
 from config import LENGTHS, load
 from dates import parse_date
@@ -272,12 +273,21 @@ def test_views_call_nothing_of_accounts_that_needs_rights():
     assert imports == ["\nfrom accounts import authenticate, resolve_appid"]
 
 
+def test_modules_in_python():
+    """Those that app imports, whose names must not clash with a program's own."""
+    listed = re.search("(?s)modules are\n(.*?), so", PYTHON)[1]
+    by_gunicorn = {"gunicorn.conf", "worker"}
+    assert {*re.findall("`([a-z]+)`", listed)} == CODE.keys() - by_gunicorn
+
+
 def test_calls_in_python(database_url, monkeypatch, capsys):
+    """The sample can be repeated, because its account and its profile have keys."""
     monkeypatch.setenv("DATABASE_URL", database_url)
     (sample,) = re.findall("(?s)```python\n(.*?)```", PYTHON)
-    exec(sample, {})
-    printed = capsys.readouterr().out
-    assert printed.splitlines() == re.findall("print.*# (.+)", sample)
+    for _ in range(2):
+        exec(sample, {})
+        printed = capsys.readouterr().out
+        assert printed.splitlines() == re.findall("print.*# (.+)", sample)
 
 
 def test_operations_in_python():
@@ -287,6 +297,14 @@ def test_operations_in_python():
     for name, positional, keywords in listed:
         call = inspect.signature(getattr(operations, name))
         call.bind(*positional.split(", "), **dict.fromkeys(keywords.split(", ")))
+
+
+def test_accounts_in_python():
+    """The parameters of create_account, with their defaults."""
+    listed = re.search(r"`accounts\.create_account(\(.*?\))`", PYTHON)[1]
+    call = inspect.signature(accounts.create_account)
+    bare = [each.replace(annotation=each.empty) for each in call.parameters.values()]
+    assert str(inspect.Signature(bare)) == listed
 
 
 @pytest.mark.long
