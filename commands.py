@@ -113,9 +113,10 @@ def create_account(appid, administrator, key):
 @key_option
 @appid_option
 def show_account(accountid, key, appid):
-    """Print an account with all its profiles and sessions, newest first.
+    """Print an account, its profiles and its sessions.
 
-    Give either the ACCOUNTID or, as --key, your product's id for the user.
+    Profiles and sessions are listed newest first. Give either the ACCOUNTID or, as
+    --key, your product's id for the user.
 
     Example: flask show-account --key 0f8fad5b-d9cb-469f-a165-70867728950e
     """
@@ -130,9 +131,10 @@ def show_account(accountid, key, appid):
 @accountid_argument
 @duration_option(DEFAULT_DURATION)
 def create_session(accountid, duration):
-    """Create a session for an account and print it with its token.
+    """Create a session and print it with its token.
 
-    Store the token, because it won't be shown again.
+    Store the token, because it won't be shown again. Whoever has it can act for the
+    account until the session ends or expires.
 
     Example: flask create-session acct_9b1d4e6f8a2c7035 --duration 3600
     """
@@ -143,10 +145,10 @@ def create_session(accountid, duration):
 @appid_option
 @duration_option(ADMINISTRATOR_DURATION)
 def create_administrator(appid, duration):
-    """Create an administrator and a session for it; print the session with its token.
+    """Create an administrator and print its first token.
 
-    Store the token, because it won't be shown again. If you repeat the command, it
-    creates another administrator.
+    The token is part of a session. Store it, because it won't be shown again. If you
+    repeat the command, it creates another administrator.
 
     Example: flask create-administrator
     """
@@ -167,9 +169,10 @@ def list_administrators(appid):
 @click.argument("email")
 @appid_option
 def find_accounts(email, appid):
-    """Print the accounts that have a profile with this e-mail address, ignoring case.
+    """Find accounts by e-mail address, ignoring case.
 
-    Each account is printed with these profiles, newest first.
+    Prints each account with its profiles that have the address, newest first. Other
+    applications are not searched.
 
     Example: flask find-accounts ada@example.com
     """
@@ -180,7 +183,9 @@ def find_accounts(email, appid):
 @accountid_argument
 @click.option("--off", is_flag=True, help="Make it an ordinary account again.")
 def set_administrator(accountid, off):
-    """Make an account an administrator and print it. This ends its sessions.
+    """Make an account an administrator and print it.
+
+    This ends its sessions, so create a new one afterwards with flask create-session.
 
     Example: flask set-administrator acct_9b1d4e6f8a2c7035
     """
@@ -192,6 +197,8 @@ def set_administrator(accountid, off):
 def end_session(sessionid):
     """End a session and print it.
 
+    Its token is refused from then on. Ending it again changes nothing.
+
     Example: flask end-session sess_5c8e1f7a2b904d36
     """
     return accounts.end_session(sessionid)
@@ -200,7 +207,10 @@ def end_session(sessionid):
 @command()
 @accountid_argument
 def end_sessions(accountid):
-    """End all running sessions of an account and print how many there were.
+    """End all sessions of an account.
+
+    Prints how many were running. This signs a user out everywhere, or revokes all
+    tokens of an administrator.
 
     Example: flask end-sessions acct_9b1d4e6f8a2c7035
     """
@@ -210,9 +220,10 @@ def end_sessions(accountid):
 @command()
 @accountid_argument
 def delete_account(accountid):
-    """Delete an account with its profiles and sessions, and print how many there were.
+    """Delete an account, its profiles and its sessions.
 
-    To delete an administrator, first run flask set-administrator ACCOUNTID --off.
+    Prints how many profiles and sessions there were. To delete an administrator, first
+    run flask set-administrator ACCOUNTID --off.
 
     Example: flask delete-account acct_9b1d4e6f8a2c7035
     """
@@ -228,7 +239,9 @@ def delete_account(accountid):
     help="Keep the sessions that ended or expired in the last DAYS days.",
 )
 def purge_sessions(days):
-    """Delete the sessions that ended or expired long ago, and print how many.
+    """Delete old sessions and print how many.
+
+    A session is old if it ended or expired at least DAYS days ago. Run this daily.
 
     Example: flask purge-sessions --days 7
     """
@@ -237,7 +250,7 @@ def purge_sessions(days):
 
 @command()
 def init_db():
-    """Create missing tables, and add missing columns that may be null.
+    """Create missing tables and nullable columns.
 
     Prints the columns that it added, and fails if another column is missing. You can
     safely repeat it, even while the service runs.
@@ -330,10 +343,10 @@ def insert_rows(target, model, rows):
 
 @command()
 def demo():
-    """Create a few accounts with profiles, and print lines to try them.
+    """Create a few accounts, and print lines to try them.
 
-    Some call curl; two set the variables of docs/client.py. They contain tokens, so
-    don't use this in production.
+    Some lines call curl, and two set the variables of docs/client.py. All contain
+    tokens, so don't use this in production.
 
     Example: flask demo
     """
