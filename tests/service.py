@@ -137,6 +137,30 @@ def at_once(*calls):
         return list(pool.map(lambda call: call(), calls))
 
 
+def submit_blocked(pool, call, *values):
+    """Make a call in a thread; return its future once it waits for a lock."""
+    errors = []  # of SQLite, which refuses each try
+    db.query_hooks.append(lambda event: errors.append(str(event.exception)))
+    future = pool.submit(call, *values)
+    wait_until(
+        lambda: "database is locked" in errors or waits_for_a_lock() or future.done()
+    )
+    db.query_hooks.pop()
+    assert not future.done(), future.result()
+    return future
+
+
+def waits_for_a_lock():
+    """Whether a connection to the app's MySQL database waits for a lock."""
+    if not db.row_lock:
+        return False
+    # information_schema has a table of this, which is up to a tenth of a second old.
+    ((_, _, status),) = execute(mysql_url(), "SHOW ENGINE INNODB STATUS")
+    waiting = re.findall(r"\nLOCK WAIT .*\n\w+ thread id ([0-9]+)", status)
+    own = "SELECT id FROM information_schema.processlist WHERE db = %s"
+    return any(str(id) in waiting for (id,) in execute(mysql_url(), own, db.database))
+
+
 @contextmanager
 def repeating(*calls):
     """Each call is made again and again, in a thread each, until the block ends."""

@@ -1,7 +1,6 @@
 """A user's own: the account and its default, the profiles, the sessions."""
 
 import time
-from concurrent.futures import wait
 from contextvars import copy_context
 from functools import partial
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ from service import (
     named,
     on_mysql,
     sign_in,
+    submit_blocked,
 )
 
 from accounts import authenticate, create_session
@@ -168,12 +168,12 @@ def test_a_choice_beside_a_deletion_that_is_not_committed(
     with Threads(1) as pool:
         with db.atomic():
             first(user.caller, profileid)
-            later = pool.submit(call)
-            assert wait([later], 0.2).not_done
+            later = submit_blocked(pool, call)
         if first is delete_profile:
             with pytest.raises(ServiceError, match="^invalid-profileid$"):
                 later.result()
-    assert wait([later]).done
+        else:
+            later.result()
     assert find_own_account(user.caller, user.accountid)["profileid"] is None
 
 
