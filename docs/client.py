@@ -7,7 +7,7 @@ It reads these environment variables, of which the first two are required:
 - PROFILES_APPID: the service's APPID, by default "default"
 - PROFILES_TIMEOUT: how many seconds a request may take with its retries, by default 30
 
-You identify a user by your own id:
+You identify a user by your id for the user:
 
     user = sign_up("0f8fad5b-d9cb-469f-a165-70867728950e")  # once
     user.save_profile({"contact-email": "ada@example.com", "full-name": "Ada King"})
@@ -213,7 +213,7 @@ def compute_accountid(user_id: str) -> str:
 
 
 class User:
-    """A user who has signed up, by your own id.
+    """A user who has signed up, by your id for the user.
 
     ``token`` is one that you have kept, and ``sessionid`` that of its session. Without
     a token, the user signs in. ``duration`` is that of a new session, in seconds. If
