@@ -55,7 +55,7 @@ def parse_number(name, value, default, *, minimum=0, maximum=MAX_INT64):
     return value
 
 
-# The ten fields, in the order of the properties of a profile.
+# The fields of a profile, in the order of its properties.
 FieldSpec = namedtuple("FieldSpec", "property rule example")
 PROFILE_FIELDS = {
     # input field               property        rule     example

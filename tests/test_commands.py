@@ -578,7 +578,7 @@ def test_a_copy_of_a_damaged_row_stores_nothing(fail, database_url, source, targ
 
 @on_sqlite
 def test_an_error_of_the_source_does_not_name_the_target(fail, database_url, target):
-    execute(database_url, "ALTER TABLE profile RENAME COLUMN phone TO nickname")
+    execute(database_url, "ALTER TABLE profile RENAME COLUMN phone TO telephone")
     line = fail("copy-database", target)
     assert line == "Error: database-unavailable: no such column: t1.phone"
 

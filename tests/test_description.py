@@ -102,7 +102,8 @@ def test_an_operation_answers_its_callers_alone_as_described(make_app, path):
     user = sign_in(app, appid="default")
     administrator = sign_in(app, appid="default", administrator=True)
     body = described(app, CREATE_EXAMPLE)
-    target = user.create(json=body | {"default": True}).json
+    profile = user.create(json=body | {"default": True}).json
+    target = profile | {"sessionid": user.session["sessionid"]}
     request = {
         "method": method.upper(),
         "path": path,

@@ -19,7 +19,7 @@ from errors import ServiceError, SettingError
 from operations import create_profile, list_profiles, list_sessions, update_profile
 
 TIMESTAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
-# The ten fields, in the order of update's rules: the rule, the property, and a value.
+# The fields, in the order of update's rules: the rule, the property, and a value.
 FIELDS = {
     "full-name": (5, "fullName", "Ada K"),
     "display-name": (6, "displayName", "Ada B."),
@@ -205,7 +205,7 @@ def test_profile_properties_are_null_until_set(make_app, profile):
 
 
 def test_no_other_field_can_be_configured(make_app):
-    """The full set of configurable profile input fields is the ten of ``FIELDS``."""
+    """The full set of configurable profile input fields is that of ``FIELDS``."""
     with pytest.raises(SettingError, match="USER_PROFILE_FIELDS=phone,fax"):
         make_app(USER_PROFILE_FIELDS="phone,fax")
 

@@ -134,6 +134,16 @@ def test_errors():
         assert statuses == {str(ServiceError(code).status)}
 
 
+def test_requests():
+    """README lists each. API says what a repeat of each does that changes something."""
+    repeats = API.split("\n## Repeats\n")[1].partition("\n## ")[0]
+    for path in OPERATIONS:
+        ((method, _),) = DESCRIPTION["paths"][path].items()
+        assert f"`{method.upper()} {path}`" in README
+        name = path.rpartition("/")[2]
+        assert (f"\n| {name} |" in repeats) == (method != "get")
+
+
 def section_of(path):
     """The request's own section of API.md."""
     ((method, _),) = DESCRIPTION["paths"][path].items()
