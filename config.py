@@ -30,6 +30,7 @@ NUMBERS = {  # each setting's minimum value, its maximum, and its default
     "WEB_CONCURRENCY": (1, 1_000, min(os.cpu_count() or 1, 4)),
     "PORT": (1, 65_535, 8_000),
 }
+REQUIRED_FIELDS = ("contact-email", "full-name")  # by default
 URL_HELP = (
     "must look like sqlite:///file, sqlite:////folder/file or "
     "mysql://user:password@host/name, percent-encoded; for TLS, append "
@@ -78,10 +79,12 @@ def example_body():
 def load(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Return the checked settings. Raises SettingError.
 
-    A variable that is empty counts as not set.
+    A variable that is empty counts as not set. Blanks around a value do not count.
     """
     values = {
-        name: str(value) for name, value in variables.items() if value not in (None, "")
+        name: str(value).strip(" ")
+        for name, value in variables.items()
+        if value not in (None, "")
     }
     checked: dict[str, Any] = {}
     for name, (minimum, maximum, default) in NUMBERS.items():
@@ -119,22 +122,23 @@ def checked_lengths(numbers):
 
 def checked_fields(values):
     """Return both lists of fields, each as a tuple of names. Raises SettingError."""
-    required_list = values.get("USER_PROFILE_FIELDS", "contact-email,full-name")
-    required = split_names("USER_PROFILE_FIELDS", required_list)
-    optional_list = values.get("OPTIONAL_PROFILE_FIELDS", "")
-    optional = split_names("OPTIONAL_PROFILE_FIELDS", optional_list)
+    optional = split_names("OPTIONAL_PROFILE_FIELDS", values, ())
+    default = tuple(name for name in REQUIRED_FIELDS if name not in optional)
+    required = split_names("USER_PROFILE_FIELDS", values, default)
     if set(required) & set(optional):
-        reason = f"must not repeat a field of USER_PROFILE_FIELDS={required_list}"
-        raise SettingError("OPTIONAL_PROFILE_FIELDS", optional_list, reason)
+        reason = f"must not repeat a field of USER_PROFILE_FIELDS={','.join(required)}"
+        raise SettingError("OPTIONAL_PROFILE_FIELDS", ",".join(optional), reason)
     return {"USER_PROFILE_FIELDS": required, "OPTIONAL_PROFILE_FIELDS": optional}
 
 
-def split_names(variable, listed):
+def split_names(variable, values, default):
     """Return the names in the value of a variable. Raises SettingError."""
-    names = tuple(map(str.strip, listed.split(","))) if listed else ()
+    if variable not in values:
+        return default
+    names = tuple(map(str.strip, values[variable].split(",")))
     if len(PROFILE_FIELDS.keys() & names) < len(names):  # one is unknown or repeated
         reason = f"must list each field once, out of {', '.join(PROFILE_FIELDS)}"
-        raise SettingError(variable, listed, reason)
+        raise SettingError(variable, values[variable], reason)
     return names
 
 

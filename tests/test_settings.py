@@ -45,12 +45,8 @@ REFUSED = [
     ("OPTIONAL_PROFILE_FIELDS", "fax", FIELDS),
     ("OPTIONAL_PROFILE_FIELDS", "dob,", FIELDS),
     ("OPTIONAL_PROFILE_FIELDS", "dob,dob", FIELDS),
-    (
-        "OPTIONAL_PROFILE_FIELDS",
-        "dob,full-name",
-        "must not repeat a field of USER_PROFILE_FIELDS=contact-email,full-name",
-    ),
 ]
+LISTS = ["USER_PROFILE_FIELDS", "OPTIONAL_PROFILE_FIELDS"]
 REFUSED_URLS = [
     "postgres://u:secret@h/d",
     "mysql://u:secret@h",
@@ -98,6 +94,42 @@ def test_an_override_wins_over_the_environment(make_app, monkeypatch):
     assert make_app(PAGE_SIZE=8).config["PAGE_SIZE"] == 8
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("APPID", "shop"),
+        ("PAGE_SIZE", 7),
+        ("PORT", 8001),
+        ("DATABASE_URL", parse_database_url("sqlite:///a.db")),
+        ("USER_PROFILE_FIELDS", ("dob",)),
+    ],
+)
+def test_blanks_around_a_value_do_not_count(name, value):
+    text = "sqlite:///a.db" if name == "DATABASE_URL" else str(value)
+    text = "dob" if name == "USER_PROFILE_FIELDS" else text
+    assert load({name: f" {text}  "})[name] == value
+
+
+@pytest.mark.parametrize("name", ["APPID", "PORT", "DATABASE_URL", *LISTS])
+def test_a_value_of_blanks_alone_is_refused(name):
+    with pytest.raises(SettingError, match=f"^{name}="):
+        load({name: "  "})
+
+
+@pytest.mark.parametrize(
+    ("optional", "required"),
+    [
+        ("full-name,phone", ("contact-email",)),
+        ("full-name,contact-email", ()),
+        ("phone", ("contact-email", "full-name")),
+    ],
+)
+def test_what_is_optional_is_not_required_by_default(optional, required):
+    assert (
+        load({"OPTIONAL_PROFILE_FIELDS": optional})["USER_PROFILE_FIELDS"] == required
+    )
+
+
 def test_blanks_around_the_names_of_fields_do_not_count():
     fields = load(
         {
@@ -113,8 +145,15 @@ def test_blanks_around_the_names_of_fields_do_not_count():
 def test_a_refusal_names_the_variable_and_the_value_in_one_line(name, value, reason):
     with pytest.raises(SettingError) as caught:
         create_app({name: value})
-    shown = value.replace("10\n", r"'10\n'")
+    shown = value.strip(" ").replace("10\n", r"'10\n'")
     assert str(caught.value) == f"{name}={shown}: {reason}"
+
+
+def test_a_field_that_is_required_and_optional_is_refused():
+    with pytest.raises(SettingError) as caught:
+        load(dict.fromkeys(LISTS, "dob,full-name"))
+    reason = "must not repeat a field of USER_PROFILE_FIELDS=dob,full-name"
+    assert str(caught.value) == f"OPTIONAL_PROFILE_FIELDS=dob,full-name: {reason}"
 
 
 @pytest.mark.parametrize("url", REFUSED_URLS)
