@@ -113,7 +113,8 @@ def database_error(error):
     if not is_outage(error):
         raise redact(error) from None
     log_error(current_app.logger, error)
-    db.close()  # the next request gets a new connection: an old one may stay read-only
+    if not db.in_transaction():  # of a program that contains the service
+        db.close()  # an old connection may stay read-only, so the next one is new
     return service_error(ServiceError("database-unavailable"))
 
 

@@ -42,7 +42,7 @@ class Command(click.Command):
     """A command that prints what its function returns, and an error as one line."""
 
     def invoke(self, ctx):
-        db.connect_params.pop("read_timeout", None)  # its statements may take longer
+        db.lift_time_limits()
         try:
             result = super().invoke(ctx)
         except ServiceError as error:
@@ -257,6 +257,12 @@ def init_db():
 
     Example: flask init-db
     """
+    engines = db.get_storage_engines()
+    for model in MODELS:
+        engine = engines.get(model.TABLE, "InnoDB")
+        if engine != "InnoDB":  # it has no transactions, or no foreign keys
+            message = f"the storage engine of {model.TABLE} is {engine}, not InnoDB"
+            raise click.ClickException(message)
     retry_on_conflict(create_tables)(db)
     added = add_columns(db)
     check_tables()
@@ -279,7 +285,7 @@ def copy_database(database_url):
     except SettingError:
         raise click.ClickException(f"the target {URL_HELP}") from None
     target = ENGINES[url.engine](url)
-    target.connect_params.pop("read_timeout", None)
+    target.lift_time_limits()
     total = sum(model.select().count() for model in MODELS)
     bar = click.progressbar(
         length=total, file=sys.stderr, hidden=not sys.stderr.isatty()

@@ -30,6 +30,8 @@ from pymysql.constants.CLIENT import FOUND_ROWS
 P = ParamSpec("P")  # the parameters of a decorated function
 R = TypeVar("R")  # what it returns
 LOCK_SECONDS = 4
+STATEMENT_SECONDS = 9  # when a MySQL server ends a statement: before CLIENT_SECONDS
+CLIENT_SECONDS = 10  # how long a thread waits for a MySQL server
 RETRY_SECONDS = 2  # the pause after an attempt to connect to MySQL has timed out
 OUTAGES = (  # the database is unreachable, full, read-only, locked or damaged
     peewee.DatabaseError,
@@ -57,10 +59,18 @@ CONFLICTS = {  # MySQL's error numbers
 # a connection after an idle minute, before a firewall silently drops it.
 SESSION_SETTINGS = f"""SET SESSION
     autocommit = 1,
+    completion_type = 'NO_CHAIN',
+    default_storage_engine = 'InnoDB',
+    foreign_key_checks = 1,
     sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
     innodb_lock_wait_timeout = {LOCK_SECONDS},
     lock_wait_timeout = {LOCK_SECONDS},
     wait_timeout = 60"""
+# Only MariaDB reads the first comment, and only MySQL the second, which limits SELECT
+# alone. Without this, a slow statement would go on in the server after its 503.
+STATEMENT_LIMIT = f"""
+    /*M!100101 , max_statement_time = {STATEMENT_SECONDS} */
+    /*!50708 , max_execution_time = {STATEMENT_SECONDS * 1_000} */"""
 
 logging.getLogger("peewee").setLevel(logging.INFO)  # DEBUG would log all values
 
@@ -94,6 +104,13 @@ class Engine:
     """What both databases do on connecting and on rolling back."""
 
     create_missing_tables = None  # takes the database; init_database() sets it
+
+    def lift_time_limits(self):
+        """Do nothing: only MySQL limits the time of a statement."""
+
+    def get_storage_engines(self):
+        """Return nothing: only MySQL has storage engines."""
+        return {}
 
     def connect(self, reuse_if_open=False):
         """Connect, and create missing tables if this is the process's first time."""
@@ -228,9 +245,9 @@ class MySQL(Engine, ReconnectMixin, peewee.MySQLDatabase):
         super().__init__(
             url.name,
             connect_timeout=3,
-            read_timeout=10,
-            write_timeout=10,
-            init_command=SESSION_SETTINGS,
+            read_timeout=CLIENT_SECONDS,
+            write_timeout=CLIENT_SECONDS,
+            init_command=SESSION_SETTINGS + STATEMENT_LIMIT,
             field_types={
                 "ASCII": "VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin",
                 "TEXT": "LONGTEXT CHARACTER SET utf8mb4",
@@ -241,6 +258,15 @@ class MySQL(Engine, ReconnectMixin, peewee.MySQLDatabase):
         self.opened = local()
         self.retry_at = 0  # after a time-out: when to connect again, time.monotonic()
         self.retry_lock = Lock()
+
+    def lift_time_limits(self):
+        """Let the statements of connections that follow take as long as they need."""
+        self.connect_params |= {"read_timeout": None, "init_command": SESSION_SETTINGS}
+
+    def get_storage_engines(self):
+        """Return the storage engine of each table by its name."""
+        tables = self.execute_sql("SHOW TABLE STATUS")
+        return {name: engine for name, engine, *_ in tables}
 
     def connect(self, reuse_if_open=False):
         """Connect, outside the lock under which Peewee would make all threads wait."""

@@ -651,3 +651,12 @@ def test_rows_that_exceed_a_packet_together(flask, app, database_url, target):
     Profile.update(website=text).execute()
     flask("copy-database", target)
     assert stored(target) == stored(database_url)
+
+
+@on_mysql
+def test_init_db_refuses_a_table_of_another_storage_engine(fail, database_url):
+    """It would have no transactions, or no foreign keys."""
+    execute(database_url, "DROP TABLE session")
+    execute(database_url, "CREATE TABLE session (id BIGINT) ENGINE = MyISAM")
+    line = fail("init-db")
+    assert line == "Error: the storage engine of session is MyISAM, not InnoDB"

@@ -424,11 +424,15 @@ def test_within_another_flask_app_it_has_its_own_settings(make_app):
 def test_the_configuration_of_the_server_does_not_matter(user, database_url):
     """Here a connection that has other settings is set up again."""
     db.execute_sql("SET autocommit = 0, sql_mode = 'ANSI,NO_BACKSLASH_ESCAPES'")
-    db.execute_sql("SET wait_timeout = 1000")
+    db.execute_sql("SET wait_timeout = 1000, completion_type = 'CHAIN'")
+    db.execute_sql("SET foreign_key_checks = 0, default_storage_engine = 'MyISAM'")
     db.execute_sql(db.connect_params["init_command"])
     text = "a'\\\"b"
     user.create(named("name") | {"full-name": text})
     assert committed(database_url, user) == [text]
     with pytest.raises(peewee.DataError):
         db.execute_sql(f"UPDATE account SET profileid = '{'x' * 65}'")
-    assert db.execute_sql("SELECT @@wait_timeout").fetchone() == (60,)
+    names = "wait_timeout completion_type foreign_key_checks default_storage_engine"
+    variables = ", ".join(f"@@{name}" for name in names.split())
+    found = db.execute_sql(f"SELECT {variables}").fetchone()
+    assert found == (60, "NO_CHAIN", 1, "InnoDB")

@@ -40,7 +40,7 @@ from service import (
 
 from app import LogFormatter
 from config import parse_database_url
-from database import MySQL, db
+from database import MySQL, db, is_outage
 from models import check_tables
 from operations import create_profile, list_profiles
 
@@ -263,6 +263,49 @@ def test_a_statement_that_timed_out_is_not_sent_again(app, monkeypatch):
     with pytest.raises(peewee.OperationalError, match="timed out"):
         db.execute_sql("SELECT SLEEP(1.2)")
     assert len(sent) == 1
+
+
+@on_mysql
+def test_the_server_ends_a_statement_before_its_client_gives_up(app, client):
+    """The server is healthy, so no pause begins, and the next request is served."""
+    variable, second = "max_execution_time", 1_000
+    if "MariaDB" in db.execute_sql("SELECT VERSION()").fetchone()[0]:
+        variable, second = "max_statement_time", 1
+    (limit,) = db.execute_sql(f"SELECT @@{variable}").fetchone()
+    assert limit / second == 9 < db.connect_params["read_timeout"]
+    db.execute_sql(f"SET {variable} = {second}")
+    columns = "information_schema.columns"
+    with pytest.raises(peewee.OperationalError, match="1969|3024") as caught:
+        db.execute_sql(f"SELECT COUNT(*) FROM {columns} a, {columns} b, {columns} c")
+    assert is_outage(caught.value)
+    assert db.obj.retry_at == 0
+    assert client.get("/health").status_code == 200
+
+
+@on_mysql
+def test_a_command_may_take_longer(app, flask):
+    flask("list-administrators")
+    db.close()
+    for variable in ("max_statement_time", "max_execution_time"):
+        with suppress(peewee.OperationalError):  # the server has the other one
+            assert db.execute_sql(f"SELECT @@{variable}").fetchone() == (0,)
+    assert db.connect_params["read_timeout"] is None
+
+
+def test_an_outage_within_a_transaction_of_a_host(user, monkeypatch):
+    """The response is a 503, and the transaction stays open."""
+
+    def fail(event):
+        raise peewee.OperationalError("unreachable")
+
+    with db.atomic():
+        with monkeypatch.context() as patch:
+            patch.setattr(db.obj, "query_hooks", [fail])
+            response = user.get(SESSIONS)
+        assert_error(response, 503, "database-unavailable")
+        assert db.in_transaction()
+        assert user.create(named("Ada")).status_code == 201
+    assert user.get(f"/api/user/profiles?accountid={user.accountid}").json
 
 
 def fail_to_connect(database, listener):
