@@ -29,13 +29,13 @@ from models import (
 )
 from rows import (
     Listing,
+    execute_in_batches,
     get_object,
     get_object_or_none,
     insert,
     lock_account,
     select_all,
-    select_batches,
-    update,
+    update_account,
 )
 from validators import APPID, new_identifier
 
@@ -136,7 +136,7 @@ def set_administrator(accountid: str, *, off: bool = False) -> dict[str, Any]:
     Raises invalid-accountid.
     """
     account = get_object(Account, accountid, lock=True)
-    changes = update(Account, accountid, {"administrator": not off})
+    changes = update_account(accountid, {"administrator": not off})
     end_sessions(accountid)
     return account | changes
 
@@ -192,6 +192,7 @@ def accounts_where(condition):
     return {"object": "accounts", "data": objects}
 
 
+@retry_on_conflict
 def create_session(accountid: str, duration: int) -> dict[str, Any]:
     """Create a session (duration in seconds); its token is returned only here.
 
@@ -210,33 +211,36 @@ def create_session(accountid: str, duration: int) -> dict[str, Any]:
     return {"token": token, **insert(Session, session)}
 
 
+@transaction
 def end_session(sessionid: str) -> dict[str, Any]:
-    """End a session at once, if it has not ended; return it.
+    """End a session at once, if it has not been ended; return it.
 
     Raises invalid-sessionid.
     """
     get_object(Session, sessionid)
-    end_running(Session.sessionid == sessionid)
+    mark_as_ended(Session.sessionid == sessionid)
     return get_object(Session, sessionid, lock=True)  # as it is committed
 
 
+@transaction
 def end_sessions(accountid: str) -> dict[str, Any]:
-    """End all running sessions of an account at once; return how many.
+    """End all sessions of an account at once; return how many were running.
 
-    Raises invalid-accountid.
+    Those that have expired are ended, too. Raises invalid-accountid.
     """
     account = get_object(Account, accountid, lock=True)  # as it is committed
     is_own = (Session.appid == account["appid"]) & (Session.accountid == accountid)
-    return {"object": "end", "count": end_running(is_own)}
+    count = mark_as_ended(is_own & (Session.expiresAt > current_timestamp()))
+    mark_as_ended(is_own)
+    return {"object": "end", "count": count}
 
 
-@retry_on_conflict
-def end_running(condition):
-    """End the sessions that meet a condition and are running; return how many."""
-    ended_at = current_timestamp()
-    is_running = Session.endedAt.is_null() & (Session.expiresAt > ended_at)
-    ended = Session.update(endedAt=ended_at, updatedAt=timestamp(next_nanoseconds()))
-    return ended.where(is_running & condition).execute()
+def mark_as_ended(condition):
+    """Mark the sessions that meet a condition as ended; return how many were not."""
+    ended = Session.update(
+        endedAt=current_timestamp(), updatedAt=timestamp(next_nanoseconds())
+    )
+    return execute_in_batches(ended, condition & Session.endedAt.is_null())
 
 
 @transaction
@@ -248,8 +252,8 @@ def delete_account(accountid: str) -> dict[str, Any]:
     counts = {"object": "deletion", "accountid": accountid}
     appid = lock_account(accountid)["appid"]
     for model in (Profile, Session):
-        own = (model.appid == appid) & (model.accountid == accountid)
-        counts[f"{model.TABLE}s"] = model.delete().where(own).execute()
+        is_own = (model.appid == appid) & (model.accountid == accountid)
+        counts[f"{model.TABLE}s"] = execute_in_batches(model.delete(), is_own)
     Account.delete().where(Account.accountid == accountid).execute()
     return counts
 
@@ -257,14 +261,8 @@ def delete_account(accountid: str) -> dict[str, Any]:
 def purge_sessions(days: int) -> dict[str, Any]:
     """Delete the sessions that ended or expired that many days ago, or more.
 
-    A thousand at a time, so that others can write in between. Return how many.
+    Return how many. Outside a transaction, others can write meanwhile.
     """
     cutoff = timestamp(time.time_ns() - days * 86_400 * 10**9)
     is_old = (Session.expiresAt <= cutoff) | (Session.endedAt <= cutoff)
-    old = Session.select(Session.id).where(is_old)
-    count = 0
-    for batch in select_batches(old, 1_000):
-        ids = [row[0] for row in batch]
-        deletion = Session.delete().where(Session.id.in_(ids))
-        count += retry_on_conflict(deletion.execute)()
-    return {"object": "purge", "count": count}
+    return {"object": "purge", "count": execute_in_batches(Session.delete(), is_old)}

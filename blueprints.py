@@ -3,6 +3,7 @@
 Helpers for listings and the caller are at the end; body.py reads the body.
 """
 
+import re
 from urllib.parse import quote, urlencode
 
 import orjson
@@ -24,7 +25,10 @@ def update_profile_endpoint():
     caller = read_caller()
     body = read_body()
     profileid = request.args.get("profileid")
-    return operations.update_profile(caller, profileid, body, appid=caller.appid)
+    profile = operations.update_profile(
+        caller, profileid, body, appid=caller.appid, if_match=read_if_match()
+    )
+    return profile, entity_tag(profile)
 
 
 create_profile = Blueprint("create-profile", __name__)
@@ -39,7 +43,7 @@ def create_profile_endpoint():
     profile = operations.create_profile(
         caller, accountid, body, appid=caller.appid, idempotency_key=key
     )
-    return profile, 201
+    return profile, 201, entity_tag(profile)
 
 
 own_account = Blueprint("own-account", __name__)
@@ -55,7 +59,8 @@ own_profile = Blueprint("own-profile", __name__)
 
 @own_profile.get("/api/user/profile")
 def own_profile_endpoint():
-    return call_own(operations.find_own_profile, "profileid")
+    profile = call_own(operations.find_own_profile, "profileid")
+    return profile, entity_tag(profile)
 
 
 own_profiles = Blueprint("own-profiles", __name__)
@@ -291,6 +296,23 @@ def read_caller():
     environ["profiles.account"] = caller.accountid
     environ["profiles.session"] = caller.sessionid
     return caller
+
+
+def read_if_match():
+    """Return each updatedAt that If-Match names, or None if any profile will do.
+
+    A weak or malformed tag matches nothing (RFC 9110, section 13.1.1).
+    """
+    header = request.headers.get("If-Match", "*").strip()
+    if header == "*":
+        return None
+    tags = [tag.strip() for tag in header.split(",")]
+    return [tag[1:-1] for tag in tags if re.fullmatch('"[^"]*"', tag)]
+
+
+def entity_tag(profile):
+    """Return the header that If-Match is compared with."""
+    return {"ETag": f'"{profile["updatedAt"]}"'}
 
 
 def read_target(caller):

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from click import ClickException
 
 # The HTTP status of each code. A code that is not here is 400; get_object() and
-# update() in rows.py pass 404 themselves.
+# update_account() in rows.py pass 404 themselves.
 STATUSES = {
     "sign-in-required": 401,
     "invalid-account": 403,
     "administrator-required": 403,
+    "profile-changed": 412,
     "unsupported-media-type": 415,
     "database-unavailable": 503,
 }

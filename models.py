@@ -2,7 +2,7 @@
 
 import re
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import peewee
 from peewee import SQL, BigIntegerField, BooleanField, IntegerField, TextField
@@ -30,8 +30,20 @@ def next_nanoseconds():
 
 def timestamp(nanoseconds):
     """Return ISO 8601, UTC, to the millisecond. Timestamps sort chronologically."""
-    utc_time = datetime.fromtimestamp(nanoseconds // 10**6 / 1000, UTC)
+    return format_time(datetime.fromtimestamp(nanoseconds // 10**6 / 1000, UTC))
+
+
+def format_time(utc_time):
     return utc_time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def timestamp_after(previous):
+    """Return the current timestamp, but at least a millisecond after the previous one.
+
+    So two versions of a profile never have the same updatedAt.
+    """
+    earliest = datetime.fromisoformat(previous) + timedelta(milliseconds=1)
+    return max(timestamp(next_nanoseconds()), format_time(earliest))
 
 
 def current_timestamp():

@@ -5,7 +5,7 @@ with ``accountid`` and ``administrator``; one that also has an ``appid`` has rig
 that application alone. Failures are ServiceErrors.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol, TypedDict, Unpack
 
 from marshmallow import ValidationError
@@ -51,16 +51,43 @@ def update_profile(
     *,
     appid: str | None = None,
     user_profile_fields: Iterable[str] | None = None,
+    if_match: str | Collection[str] | None = None,
 ) -> Object:
     """Store the configured fields of the caller's own profile; return all of it.
 
     ``body``: input fields and their strings. ``user_profile_fields``: fields instead of
-    the configured ones. Raises invalid-profileid, invalid-account, invalid-appid,
+    the configured ones. ``if_match``: an ``updatedAt``, or several; if the profile has
+    another one, nothing is stored, and unless it has all the values already, this
+    raises profile-changed. Raises invalid-profileid, invalid-account, invalid-appid,
     invalid-body, or a field's code.
     """
     profile = find_own_profile(caller, profileid, appid=appid)
     changes = load_profile(body, user_profile_fields, creating=False)
-    return profile | rows.update(Profile, profileid, changes)
+    updated = None
+    if is_expected(profile, if_match):
+        updated = rows.update_unchanged(profile, changes)
+    return updated or update_locked(caller, profileid, appid, changes, if_match)
+
+
+@transaction
+def update_locked(caller, profileid, appid, changes, if_match):
+    """Update a profile that was changed since it was read; return it.
+
+    What counts is the profile as it is committed, which a transaction of the caller's
+    own may not see. Raises profile-changed, invalid-profileid or invalid-account.
+    """
+    profile = get_own(Profile, caller, profileid, appid, lock=True)
+    if is_expected(profile, if_match):
+        return rows.update_unchanged(profile, changes)
+    if changes.items() <= profile.items():
+        return profile
+    raise ServiceError("profile-changed")
+
+
+def is_expected(profile, if_match):
+    """Return whether the profile has an ``updatedAt`` that the caller expects."""
+    expected = [if_match] if isinstance(if_match, str) else if_match
+    return expected is None or profile["updatedAt"] in expected
 
 
 def create_profile(
@@ -126,7 +153,7 @@ def set_default_profile(
     Raises invalid-profileid, invalid-account or invalid-appid.
     """
     account, profile = lock_own_profile(caller, profileid, appid)
-    changes = rows.update(Account, caller.accountid, {"profileid": profileid})
+    changes = rows.update_account(caller.accountid, {"profileid": profileid})
     return account | changes | {"profile": profile}
 
 
@@ -141,7 +168,7 @@ def delete_profile(
     """
     account, profile = lock_own_profile(caller, profileid, appid)
     if account["profileid"] == profileid:
-        rows.update(Account, caller.accountid, {"profileid": None})
+        rows.update_account(caller.accountid, {"profileid": None})
     rows.delete_profile(profileid)
     return profile
 

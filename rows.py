@@ -12,10 +12,20 @@ from peewee import IntegrityError
 from config import settings
 from database import db, retry_on_conflict, run_sql
 from errors import ServiceError
-from models import Account, Profile, Session, as_object, next_nanoseconds, timestamp
+from models import (
+    Account,
+    Profile,
+    Session,
+    as_object,
+    next_nanoseconds,
+    timestamp,
+    timestamp_after,
+)
 from validators import MAX_INT64, is_identifier, parse_number
 
 BATCH = 100  # how many rows select_all() reads at once
+WRITE_BATCH = 1_000  # how many rows execute_in_batches() changes at once
+INSERT_TRIES = 10
 
 # ``scope``: the values of columns that the listed rows and the row ``after`` have:
 # appid, and then accountid if there is one, because an index is named by this order.
@@ -48,18 +58,30 @@ def get_object_or_none(model, identifier, *, lock=False):
 
 
 @retry_on_conflict
-def update(model, identifier, changes):
-    """Change columns of a row; return the changes, with updatedAt.
+def update_account(accountid, changes):
+    """Change columns of an account; return the changes, with updatedAt.
 
-    Raises invalid-accountid or invalid-profileid, 404, if there is no such row.
+    Raises invalid-accountid, 404, if there is no such account.
     """
     changes = changes | {"updatedAt": timestamp(next_nanoseconds())}
-    columns = ", ".join(f"{name} = ?" for name in changes)
-    sql = f"UPDATE {model.TABLE} SET {columns} WHERE {model.TABLE}id = ?"
-    # MySQL's rowcount, too, counts the rows that match (FOUND_ROWS), changed or not.
-    if not run_sql(sql, *changes.values(), identifier).rowcount:
-        raise ServiceError(f"invalid-{model.TABLE}id", 404)
+    # On MySQL, too, this counts the rows that match, changed or not (FOUND_ROWS).
+    if not Account.update(changes).where(Account.accountid == accountid).execute():
+        raise ServiceError("invalid-accountid", 404)
     return changes
+
+
+@retry_on_conflict
+def update_unchanged(profile, changes):
+    """Change columns of a profile and return it, or None if it was changed meanwhile.
+
+    Its ``updatedAt`` tells whether the row still is the ``profile`` that was read.
+    """
+    read_at = profile["updatedAt"]
+    changes = changes | {"updatedAt": timestamp_after(read_at)}
+    columns = ", ".join(f"{name} = ?" for name in changes)
+    sql = f"UPDATE profile SET {columns} WHERE profileid = ? AND updatedAt = ?"
+    cursor = run_sql(sql, *changes.values(), profile["profileid"], read_at)
+    return profile | changes if cursor.rowcount else None
 
 
 def delete_profile(profileid):
@@ -107,23 +129,31 @@ def insert(model, values, *, as_default=False):
       return that object, and store nothing.
     - The account was deleted after the caller was authenticated: invalid-accountid.
     - Another process stored a row in this nanosecond: the next nanosecond is free.
+
+    If others create and delete the same identifier, it may exist when it is stored and
+    not when it is read, so this is tried INSERT_TRIES times. Within a transaction that
+    has read before, a row may stay hidden, so there it is tried twice.
     """
     store = insert_default_profile if as_default else insert_row
-    try:
-        return store(model, values)
-    except IntegrityError:
-        existing = get_object_or_none(model, values[f"{model.TABLE}id"])
-        if existing:
-            return existing
-        get_object(Account, values["accountid"], values["appid"], lock=True)
-        return store(model, values)
+    tries = 2 if db.in_transaction() else INSERT_TRIES
+    while True:
+        try:
+            return store(model, values)
+        except IntegrityError:
+            existing = get_object_or_none(model, values[f"{model.TABLE}id"])
+            if existing:
+                return existing
+            get_object(Account, values["accountid"], values["appid"], lock=True)
+            tries -= 1
+            if not tries:
+                raise
 
 
 @db.atomic()
 def insert_default_profile(model, values):
     """Store a profile and make it its account's default, or neither; return it."""
     # This locks the account, so that of two concurrent defaults the last wins.
-    update(Account, values["accountid"], {"profileid": values["profileid"]})
+    update_account(values["accountid"], {"profileid": values["profileid"]})
     return insert_row(model, values)
 
 
@@ -223,16 +253,17 @@ def as_objects(model, rows):
 def find_position(listing, after):
     """Return the position of the row ``after``, or where a listing begins.
 
+    An account's position is its accountid, whether there is such an account or not.
     Raises invalid-after.
     """
     model, scope, _ = listing
     if not after:
         return "" if model is Account else MAX_INT64
     if is_identifier(model.PREFIX, after):
-        column = "accountid" if model is Account else "id"
+        if model is Account:
+            return after
         condition = " AND ".join(f"{name} = ?" for name in scope)
-        sql = f"""SELECT {column} FROM {model.TABLE}
-            WHERE {model.TABLE}id = ? AND {condition}"""
+        sql = f"SELECT id FROM {model.TABLE} WHERE {model.TABLE}id = ? AND {condition}"
         row = run_sql(sql, after, *scope.values()).fetchone()
         if row:
             return row[0]
@@ -251,3 +282,21 @@ def select_batches(query, size):
     while rows:
         yield rows
         rows = db.execute(batch.where(key > rows[-1][0])).fetchall()
+
+
+def execute_in_batches(statement, condition):
+    """Execute an UPDATE or a DELETE of the rows that meet a condition; return how many.
+
+    It is executed for one range of ids after the other, each with about WRITE_BATCH of
+    the rows, so that none takes long. The ranges cover all ids, because a transaction
+    that has read before may not see the newest rows, which the statement changes, too.
+    """
+    model = statement.model
+    matching = model.select(model.id).where(condition).order_by(model.id)
+    count = last_id = 0
+    while last_id < MAX_INT64:
+        following = matching.where(model.id > last_id).offset(WRITE_BATCH - 1).limit(1)
+        first_id, last_id = last_id + 1, following.scalar() or MAX_INT64
+        batch = statement.where(condition, model.id.between(first_id, last_id))
+        count += retry_on_conflict(batch.execute)()
+    return count

@@ -12,6 +12,7 @@ from service import (
     assert_error,
     at_once,
     named,
+    on_mysql,
     repeating,
     sign_in,
     stored,
@@ -21,6 +22,7 @@ from werkzeug.test import create_environ
 
 import accounts
 import operations
+import rows
 from accounts import set_administrator
 from database import db
 from errors import ServiceError
@@ -347,3 +349,47 @@ def test_the_account_is_checked_before_the_duration(app, administrator, method, 
 def test_a_caller_has_rights_in_its_application_alone(administrator, operation, target):
     with pytest.raises(ServiceError, match="^administrator-required$"):
         operation(administrator.caller, *target, appid="elsewhere")
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 4])
+def test_an_account_of_more_rows_than_one_statement_changes(
+    app, user, administrator, monkeypatch, batch
+):
+    """No row of another account is touched, and each of its own once."""
+    monkeypatch.setattr(rows, "WRITE_BATCH", batch)
+    for _ in range(3):
+        user.create(named("Ada"))
+        administrator.create(named("Grace"))
+        sign_in(app)
+        accounts.create_session(user.accountid, 60)
+    assert administrator.patch(END + user.accountid).json["count"] == 4
+    sessions = administrator.get("/api/administrator/sessions?all=1").json
+    ended = {each["accountid"] for each in sessions if each["ended"]}
+    running = {each["accountid"] for each in sessions if not each["ended"]}
+    assert ended == {user.accountid}
+    assert len(running) == 4
+    deleted = administrator.delete(DELETION + user.accountid).json
+    assert (deleted["profiles"], deleted["sessions"]) == (3, 4)
+    assert len(administrator.profiles()) == 3
+
+
+@on_mysql
+def test_sessions_that_a_transaction_does_not_see_are_ended(administrator, user):
+    """They were created after it had begun to read."""
+    with db.atomic():
+        assert Session.select().count()
+        at_once(partial(administrator.post, SESSION + user.accountid))
+        assert accounts.end_sessions(user.accountid)["count"] == 2
+
+
+def test_a_conflict_when_a_session_is_ended_is_repeated(user, monkeypatch):
+    """As when an account is deleted at the same time."""
+    conflicts = [OperationalError(1213, "Deadlock found")] * 2
+
+    def fail(event):
+        if event.sql.startswith("UPDATE") and conflicts:
+            raise conflicts.pop()
+
+    monkeypatch.setattr(db.obj, "query_hooks", [fail])
+    assert user.patch("/api/user/end-session").json["ended"]
+    assert not conflicts

@@ -11,6 +11,7 @@ import models
 from models import Session
 
 DAY = timedelta(days=1)
+AN_HOUR_AGO = models.timestamp(time.time_ns() - 3_600 * 10**9)
 
 
 @pytest.fixture
@@ -57,3 +58,15 @@ def test_create_session_sets_timestamps_that_agree(flask, user, monkeypatch):
     lasts = moment(session["expiresAt"]) - moment(session["createdAt"])
     assert lasts == timedelta(seconds=60)
     assert session["lastVerifiedAt"] == session["createdAt"]
+
+
+def test_a_session_that_has_expired_can_be_ended(flask, user):
+    """Its client cannot renew it, and it stays ended if the clock was ahead."""
+    running = flask("create-session", user.accountid)["sessionid"]
+    expired = flask("create-session", user.accountid)["sessionid"]
+    Session.update(expiresAt=AN_HOUR_AGO).where(Session.sessionid != running).execute()
+    assert_error(user.create(), 401, "sign-in-required", "expired")
+    assert flask("end-session", expired)["ended"]
+    assert Session.get(Session.sessionid == expired).endedAt
+    assert flask("end-sessions", user.accountid) == {"object": "end", "count": 1}
+    assert_error(user.create(), 401, "sign-in-required", "ended")

@@ -1,12 +1,15 @@
 """A create-profile with an Idempotency-Key: sent again, it is stored once."""
 
+from contextlib import nullcontext
 from functools import partial
 from hashlib import sha256
 from types import SimpleNamespace
 
 import pytest
-from service import assert_error, at_once, named
+from peewee import IntegrityError
+from service import assert_error, at_once, execute, named, sign_in
 
+import rows
 from database import db
 from errors import ServiceError
 from models import Profile
@@ -14,6 +17,7 @@ from operations import create_profile
 
 ADA = named("Ada")
 KEY = {"Idempotency-Key": "key"}
+DELETION = "/api/user/delete-profile"
 
 
 def test_create_profile_repeated_with_its_key_changes_nothing(user, administrator):
@@ -97,3 +101,40 @@ def test_a_key_answers_with_no_profile_of_another(user, administrator):
     Profile.update(taken).where(of_user).execute()
     response = user.create(ADA, headers=KEY)
     assert_error(response, 400, "invalid-idempotency-key")
+
+
+def test_a_profile_that_others_delete_and_create_between_two_tries(
+    app, user, administrator, monkeypatch
+):
+    """A try finds it when it stores it, but not when it reads it."""
+    created = user.create(ADA, headers=KEY).json
+    profileid = created["profileid"]
+
+    def delete_and_create(*args, get_object_or_none=rows.get_object_or_none):
+        monkeypatch.setattr(rows, "get_object_or_none", get_object_or_none)
+        at_once(partial(user.delete, f"{DELETION}?profileid={profileid}"))
+        assert get_object_or_none(*args) is None
+        at_once(partial(user.create, ADA, headers=KEY))
+
+    monkeypatch.setattr(rows, "get_object_or_none", delete_and_create)
+    with app.app_context():
+        again = create_profile(
+            user.caller, user.accountid, ADA, idempotency_key=KEY["Idempotency-Key"]
+        )
+    assert administrator.profiles() == [again]
+
+
+@pytest.mark.parametrize(("begin", "tries"), [(nullcontext, 10), (db.atomic, 2)])
+def test_an_index_of_a_host_that_refuses_a_profile(
+    empty_database_url, make_app, monkeypatch, begin, tries
+):
+    user = sign_in(make_app(DATABASE_URL=empty_database_url))
+    caller = user.caller
+    execute(empty_database_url, "CREATE UNIQUE INDEX one ON profile (accountid)")
+    user.create(ADA)
+    events = []
+    monkeypatch.setattr(db.obj, "query_hooks", [events.append])
+    with user.application.app_context():
+        with pytest.raises(IntegrityError), begin():
+            create_profile(caller, user.accountid, ADA)
+    assert sum(event.sql.startswith("INSERT") for event in events) == tries

@@ -116,6 +116,8 @@ def test_a_listing_ends_with_its_application(administrator, user, name):
         response = administrator.get(f"{path}?all=1&accountid={accountid}")
         assert response.data == b"null\n"
     after = row[f"{name}id"]
+    if name == "account":  # its position is its id
+        after = after.upper()
     assert_error(administrator.get(f"{path}?after={after}"), 400, "invalid-after")
     assert_error(user.get(f"{path}?limit=x"), 403, "administrator-required")
 

@@ -25,6 +25,7 @@ CODE = {file.stem: file.read_text() for file in ROOT.glob("*.py")}
 DESCRIPTION = json.loads((ROOT / "openapi.json").read_text())
 OPERATIONS = [path for path in DESCRIPTION["paths"] if "/api/" in path]
 QUERY = {"accountid", "profileid", "sessionid", "limit", "offset", "after"}
+HEADERS = ("Idempotency-Key", "If-Match")
 BODY = {"phone", "dob", "duration"}
 # What differs each time: identifiers, tokens and moments.
 UNIQUE = re.compile("[a-z]{4}_[0-9a-f]{16}|[0-9a-f]{64}|[0-9-]+T[0-9:.]+Z")
@@ -237,15 +238,17 @@ def test_the_codes_of_a_request(make_app, empty_database_url, path):
         ],
         "invalid-sessionid": [{"sessionid": administrator.session["sessionid"]}],
         "invalid-account": [own],
-        "invalid-phone": [fields],
+        "invalid-phone": [fields | {"phone": "8"}],
+        "profile-changed": [{"If-Match": "*"}],
         "invalid-duration": [{"duration": "1"}],
-        "invalid-idempotency-key": [{"key": "x"}],
+        "invalid-idempotency-key": [{"Idempotency-Key": "x"}],
         "invalid-limit": [{"limit": "1"}],
         "invalid-offset": [{"offset": "1"}],
         "invalid-after": [{"after": ""}],
     }
     given = dict.fromkeys("duration limit offset after".split(), "x")
-    given |= {"caller": user, "key": "", "sessionid": "sess_" + "0" * 16}
+    given |= dict.fromkeys(HEADERS, "")
+    given |= {"caller": user, "sessionid": "sess_" + "0" * 16}
     ((method, _),) = DESCRIPTION["paths"][path].items()
 
     def send():
@@ -254,7 +257,7 @@ def test_the_codes_of_a_request(make_app, empty_database_url, path):
             method=method,
             query_string={name: given[name] for name in QUERY & given.keys()},
             data={name: given[name] for name in BODY & given.keys()},
-            headers={"Idempotency-Key": given["key"]},
+            headers={name: given[name] for name in HEADERS},
         )
 
     before = stored(empty_database_url)

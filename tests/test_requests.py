@@ -13,7 +13,7 @@ from service import CREATE, UPDATE, assert_error, named, sign_in
 import models
 from app import LogFormatter, create_app
 from errors import ServiceError
-from operations import create_profile, update_profile
+from operations import create_profile, set_default_profile
 
 ADA = named("Ada")
 JSON = "application/json"
@@ -247,13 +247,13 @@ def test_the_default_of_json_may_be_true_but_not_1(user):
     assert user.caller.profileid == made["profileid"]
 
 
-def test_update_profile_with_the_same_values_in_the_same_millisecond(user, monkeypatch):
-    """MySQL must not take it for one that found no profile."""
+def test_set_default_profile_twice_in_the_same_millisecond(user, monkeypatch):
+    """MySQL must not take it for one that found no account."""
     profileid = user.create(ADA).json["profileid"]
     # Patched since no clock stands still for two updates: it is 2096.
     monkeypatch.setattr(models, "latest", 4 * 10**18)
-    updated = update_profile(user.caller, profileid, ADA)
-    assert update_profile(user.caller, profileid, ADA) == updated
+    account = set_default_profile(user.caller, profileid)
+    assert set_default_profile(user.caller, profileid) == account
 
 
 class Job(str, Enum):  # noqa: UP042 (str() of it is Job.PILOT)

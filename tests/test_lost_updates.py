@@ -1,0 +1,214 @@
+"""Two updates of a profile: both are stored, or the later one is a 412 if asked for."""
+
+from functools import partial
+
+import pytest
+from service import UPDATE, assert_error, at_once, named, on_mysql
+
+import models
+import operations
+from database import db
+from errors import ServiceError
+from operations import delete_profile, find_own_profile, update_profile
+
+PROFILE = "/api/user/profile"
+OLD = "2026-11-24T09:30:00.123Z"  # which no profile has as its updatedAt
+ADA = named("Ada")
+
+
+@pytest.fixture
+def profile(user):
+    return user.create(ADA).json
+
+
+@pytest.fixture
+def store(app, user, profile):
+    """Stores fields of the profile, and no others."""
+
+    def store(if_match=None, **fields):
+        with app.app_context():
+            return update_profile(
+                user.caller,
+                profile["profileid"],
+                fields,
+                user_profile_fields=[*fields],
+                if_match=if_match,
+            )
+
+    return store
+
+
+@pytest.fixture
+def meanwhile(monkeypatch):
+    """Calls a function between the next update's read of the profile and its write."""
+
+    def arrange(call, load_profile=operations.load_profile):
+        def load_after_call(*args, **kwargs):
+            monkeypatch.setattr(operations, "load_profile", load_profile)
+            at_once(call)
+            return load_profile(*args, **kwargs)
+
+        monkeypatch.setattr(operations, "load_profile", load_after_call)
+
+    return arrange
+
+
+def test_both_of_two_updates_are_stored_and_returned(user, profile, store, meanwhile):
+    meanwhile(partial(store, website="https://example.com"))
+    updated = store(phone="1")
+    assert (updated["website"], updated["phone"]) == ("https://example.com", "1")
+    assert find_own_profile(user.caller, profile["profileid"]) == updated
+
+
+@on_mysql
+def test_an_update_in_a_transaction_that_has_read(user, profile, store):
+    """What it read before does not show the other update."""
+    with db.atomic():
+        assert find_own_profile(user.caller, profile["profileid"]) == profile
+        (other,) = at_once(partial(store, website="https://example.com"))
+        with pytest.raises(ServiceError, match="^profile-changed$"):
+            store(phone="1", if_match=profile["updatedAt"])
+        assert store(website="https://example.com", if_match=OLD) == other
+        updated = store(phone="1")
+    assert (updated["website"], updated["phone"]) == ("https://example.com", "1")
+    assert find_own_profile(user.caller, profile["profileid"]) == updated
+
+
+def test_an_update_of_a_profile_that_is_deleted_meanwhile(
+    app, user, profile, store, meanwhile
+):
+    def delete():
+        with app.app_context():
+            delete_profile(user.caller, profile["profileid"])
+
+    meanwhile(delete)
+    with pytest.raises(ServiceError, match="^invalid-profileid$") as caught:
+        store(phone="1")
+    assert caught.value.status == 404
+
+
+def test_updates_by_eight_at_once(user, profile, store):
+    fields = "companyName displayName phone occupation location website".split()
+    names = "company-name display-name phone occupation location website".split()
+    at_once(*[partial(store, **{name: name}) for name in names])
+    found = find_own_profile(user.caller, profile["profileid"])
+    assert [found[field] for field in fields] == names
+
+
+def test_an_update_that_meets_no_other_is_one_statement(user, store, monkeypatch):
+    events = []
+    monkeypatch.setattr(db.obj, "query_hooks", [events.append])
+    store(phone="1")
+    statements = [event.sql for event in events if "profile" in event.sql]
+    assert [sql.split()[0] for sql in statements] == ["SELECT", "SELECT", "UPDATE"]
+
+
+def test_each_update_has_a_later_updated_at(profile, store, monkeypatch):
+    """Also in one millisecond, and after the clock was set back."""
+    # Patched since no clock stands still for two updates: it is 2096.
+    monkeypatch.setattr(models, "latest", 4 * 10**18)
+    stamps = [store(phone="1")["updatedAt"] for _ in range(3)]
+    monkeypatch.setattr(models, "latest", 0)
+    stamps.append(store(phone="1")["updatedAt"])
+    begin = "2096-10-02T07:06:40.00"
+    assert stamps == [f"{begin}{n}Z" for n in range(4)]
+
+
+def test_the_entity_tag_is_updated_at(user):
+    created = user.create(ADA)
+    path = f"?profileid={created.json['profileid']}"
+    updated = user.patch(UPDATE + path, data=ADA)
+    read = user.get(PROFILE + path)
+    for response in (created, updated, read):
+        assert response.headers["ETag"] == f'"{response.json["updatedAt"]}"'
+    assert read.json == updated.json
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        ('"{}"', 200),
+        (' "{}" ', 200),
+        (f'"{OLD}", "{{}}"', 200),
+        (f'"{{}}","{OLD}"', 200),
+        ("*", 200),
+        (f'"{OLD}"', 412),
+        ('W/"{}"', 412),
+        ("{}", 412),
+        ('"{}', 412),
+        ('{}"', 412),
+        ("'{}'", 412),
+        ('"*"', 412),
+        ('""', 412),
+        ("", 412),
+        (" ", 412),
+        (",", 412),
+    ],
+)
+def test_if_match(user, profile, header, status):
+    """It is compared as RFC 9110 says. After a 412, nothing is stored."""
+    headers = {"If-Match": header.format(profile["updatedAt"])}
+    body = named("Grace")
+    response = user.update(profile["profileid"], body, headers=headers)
+    found = find_own_profile(user.caller, profile["profileid"])
+    if status == 200:
+        assert response.json == found
+        assert found["fullName"] == "Grace"
+    else:
+        assert_error(response, 412, "profile-changed")
+        assert found == profile
+
+
+@pytest.mark.parametrize(
+    ("if_match", "is_expected"),
+    [
+        ("{}", True),
+        (["{}"], True),
+        ((OLD, "{}"), True),
+        (OLD, False),
+        ([OLD], False),
+        ([], False),
+        ("", False),
+        ('"{}"', False),
+    ],
+)
+def test_if_match_in_this_process(profile, store, if_match, is_expected):
+    updated_at = profile["updatedAt"]
+    if isinstance(if_match, str):
+        expected = if_match.format(updated_at)
+    else:
+        expected = [each.format(updated_at) for each in if_match]
+    if is_expected:
+        assert store(phone="1", if_match=expected)["phone"] == "1"
+    else:
+        with pytest.raises(ServiceError, match="^profile-changed$"):
+            store(phone="1", if_match=expected)
+
+
+def test_an_update_that_is_sent_again_does_not_meet_its_own_change(user, profile):
+    """Unless another one followed."""
+    profileid = profile["profileid"]
+    headers = {"If-Match": f'"{profile["updatedAt"]}"'}
+    send = partial(user.update, profileid, named("Grace"), headers=headers)
+    first = send()
+    assert send().json == first.json
+    assert find_own_profile(user.caller, profileid) == first.json
+    user.update(profileid, named("Ada"))
+    assert_error(send(), 412, "profile-changed")
+
+
+def test_of_four_forms_with_one_updated_at_one_is_stored(user, profile):
+    profileid = profile["profileid"]
+    headers = {"If-Match": f'"{profile["updatedAt"]}"'}
+    forms = [
+        partial(user.update, profileid, named(name), headers=headers) for name in "abcd"
+    ]
+    responses = at_once(*forms)
+    assert sorted(response.status_code for response in responses) == [200] + [412] * 3
+    (stored,) = [each.json for each in responses if each.status_code == 200]
+    assert find_own_profile(user.caller, profileid) == stored
+
+
+def test_if_match_is_checked_after_the_fields(user, profile):
+    response = user.update(profile["profileid"], {}, headers={"If-Match": '"x"'})
+    assert_error(response, 400, "invalid-contact-email")
