@@ -115,8 +115,8 @@ def create_account(appid, administrator, key):
 def show_account(accountid, key, appid):
     """Print an account, its profiles and its sessions.
 
-    Profiles and sessions are listed newest first. Give either the ACCOUNTID or, as
-    --key, your product's id for the user.
+    Give either the ACCOUNTID or, as --key, your product's id for the user. Profiles and
+    sessions are printed newest first, and all of them are read into memory.
 
     Example: flask show-account --key 0f8fad5b-d9cb-469f-a165-70867728950e
     """

@@ -1,5 +1,6 @@
 """The Flask commands, by what they print and what they store."""
 
+import itertools
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from functools import partial
 from io import StringIO
 
 import pytest
+from peewee import OperationalError
 from service import (
     ROOT,
     SERVER,
@@ -403,6 +405,59 @@ def test_delete_account_of_an_administrator(flask, fail, administrator, database
     flask("set-administrator", administrator.accountid, "--off")
     deletion = flask("delete-account", administrator.accountid)
     assert (deletion["profiles"], deletion["sessions"]) == (0, 1)
+
+
+# The commands that write. ACCOUNT and SESSION are a user's.
+WRITES = [
+    "create-account --key x",
+    "create-administrator",
+    "create-session ACCOUNT",
+    "set-administrator ACCOUNT",
+    "end-session SESSION",
+    "end-sessions ACCOUNT",
+    "delete-account ACCOUNT",
+    "purge-sessions --days 0",
+    "demo",
+]
+
+
+def fail_once(monkeypatch, position):
+    """A conflict at this position among the statements that write or lock.
+
+    Return a list, which has the statement once that has failed.
+    """
+    execute_sql = MySQL.execute_sql
+    positions = itertools.count()
+    failed = []
+
+    def execute(self, sql, params=None):
+        locks = re.match("INSERT|UPDATE|DELETE", sql) or sql.endswith("FOR UPDATE")
+        if locks and next(positions) == position:
+            failed.append(sql)
+            raise OperationalError(1213, "Deadlock found")
+        return execute_sql(self, sql, params)
+
+    monkeypatch.setattr(MySQL, "execute_sql", execute)
+    return failed
+
+
+@on_mysql
+@pytest.mark.parametrize("command", WRITES)
+def test_a_conflict_is_retried_wherever_a_command_meets_it(
+    app, invoke, monkeypatch, command
+):
+    for position in itertools.count():
+        fill(Session, "default", 1)  # has expired
+        user = sign_in(app)
+        words = command.replace("ACCOUNT", user.accountid)
+        words = words.replace("SESSION", user.session["sessionid"])
+        with monkeypatch.context() as patch:
+            failed = fail_once(patch, position)
+            done = invoke(*words.split())
+        assert done.exit_code == 0, (failed, done.output)
+        if not failed:
+            break
+    assert position > 0
 
 
 def test_a_defect_is_one_line_after_its_traceback(invoke, user, database_url, caplog):
