@@ -176,8 +176,8 @@ def walk(
 ) -> Iterator[Object]:
     """Yield every row of a list, as in walk(administrate, "profiles", limit=100).
 
-    Raises ServiceError("invalid-after") if the last row of a page was deleted before
-    the next page was read. Start again then.
+    Raises ServiceError("invalid-after") if the last profile or session of a page was
+    deleted before the next page was read. Start again then.
     """
     while True:
         response = send("GET", path, **query)
