@@ -11,6 +11,7 @@ from service import ROOT, sign_in, stored
 import accounts
 import operations
 from config import LENGTHS, load
+from database import CONFLICTS
 from dates import parse_date
 from errors import HTTP_CODES, ServiceError
 from models import Profile
@@ -310,6 +311,13 @@ def test_operations_in_python():
     for name, positional, keywords in listed:
         call = inspect.signature(getattr(operations, name))
         call.bind(*positional.split(", "), **dict.fromkeys(keywords.split(", ")))
+
+
+def test_conflicts_in_python():
+    """The errors after which a transaction of the caller's runs again; 1205: a lock."""
+    (listed,) = re.findall(r"on MySQL, that is error (.*?), or an", PYTHON)
+    numbers = map(int, re.findall("[0-9]+", listed))
+    assert {*numbers} == {1205, *CONFLICTS}
 
 
 def test_accounts_in_python():
