@@ -1,11 +1,9 @@
-"""The lines of OPERATING for one machine, run as they stand in a temporary folder."""
+"""The lines of OPERATING that tests can run: on rights, deletion, and the log."""
 
 import os
 import re
-import shutil
 import subprocess
 import sys
-from datetime import date
 
 import pytest
 from service import (
@@ -16,218 +14,24 @@ from service import (
     on_sqlite,
     run,
     sign_in,
-    stored,
     user_with,
 )
 
 OPERATING = (ROOT / "docs" / "OPERATING.md").read_text()
-LOGGED = "systemctl profiles-flask profiles-restart".split()
-ACCOUNTS = "SELECT accountid FROM account ORDER BY 1"
+PAGE = OPERATING.replace("\n", " ")
+# In the sample of the log.
+SESSION = re.search(r"session=(sess_\w+)", OPERATING)[1]
+TARGET = re.search(r"target=(acct_\w+)", OPERATING)[1]
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only for Linux")
-needs_sqlite3 = pytest.mark.skipif(
-    not shutil.which("sqlite3"), reason="install sqlite3"
-)
 
 
-def script(name):
-    """The script that the page writes to /usr/local/sbin."""
-    pattern = rf"(?s)cat > /usr/local/sbin/{name} <<'END'\n(.*?)\nEND\n"
-    return re.search(pattern, OPERATING)[1]
-
-
-class Machine:
-    """Folders that stand for those of the page, and programs for those it cannot run.
-
-    ``calls`` returns which of LOGGED were called, each with its arguments.
-    """
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.state = folder / "state"
-        self.url = f"sqlite:///{self.state}/profiles.db"
-        for name in ("bin", "code", "state"):
-            (folder / name).mkdir()
-        for name in LOGGED:
-            self.add_program(name, f'echo {name} "$@" >> {folder}/calls')
-        self.add_program("chown", "true")
-        self.add_program("runuser", 'shift 3; exec "$@"')
-
-    def add_program(self, name, line):
-        file = self.folder / "bin" / name
-        file.write_text(f"#!/bin/sh\n{line}\n")
-        file.chmod(0o755)
-
-    def run(self, lines, **variables):
-        """Run lines in Bash, where the paths of the page are those of this folder."""
-        paths = {
-            "/var/lib/profiles": self.state,
-            "/srv/profiles": self.folder / "code",
-            "/etc/profiles.env": self.folder / "profiles.env",
-            "/usr/sbin/runuser": "runuser",
-        }
-        for path, own in paths.items():
-            lines = lines.replace(path, str(own))
-        environment = os.environ | variables
-        environment["PATH"] = f"{self.folder}/bin:{os.environ['PATH']}"
-        return subprocess.run(
-            ["bash", "-c", lines], env=environment, capture_output=True, text=True
-        )
-
-    def calls(self):
-        file = self.folder / "calls"
-        return file.read_text().splitlines() if file.exists() else []
-
-    def back_up(self, *, limits=""):
-        """Run the page's script; return its status and today's backup."""
-        status = self.run(limits + script("profiles-backup")).returncode
-        return status, self.state / f"{date.today()}.db"
-
-    def restore(self, backup):
-        """Run the page's lines; return their status."""
-        lines = re.search(r"(?s)\n(\(cd /var/lib.*?profiles-restart\))\n", OPERATING)[1]
-        return self.run(lines.replace("2026-11-21.db", backup.name)).returncode
-
-
-@pytest.fixture
-def machine(tmp_path):
-    return Machine(tmp_path)
-
-
-@pytest.fixture
-def app(machine, make_app):
-    """The service with the machine's database and an account, in its context."""
-    app = make_app(DATABASE_URL=machine.url)
-    with app.app_context():
-        run(app, "create-account")
-        yield app
-
-
-@needs_sqlite3
-@on_sqlite
-def test_a_backup_while_the_service_runs(machine, app):
-    status, backup = machine.back_up()
-    assert status == 0
-    assert stored(f"sqlite:///{backup}") == stored(machine.url)
-    assert backup.stat().st_mode & 0o777 == 0o600
-    assert not [*machine.state.glob("unfinished*")]
-
-
-@needs_sqlite3
-@on_sqlite
-def test_a_backup_that_fails(machine, app):
-    """It leaves the earlier one of the day, and does not block the next one."""
-    _, backup = machine.back_up()
-    before = execute(f"sqlite:///{backup}", ACCOUNTS)
-    run(app, "create-account")
-    status, _ = machine.back_up(limits="ulimit -f 8\n")
-    assert status != 0
-    assert execute(f"sqlite:///{backup}", ACCOUNTS) == before
-    assert [*machine.state.glob("unfinished*")]
-    status, _ = machine.back_up()
-    assert status == 0
-    assert execute(f"sqlite:///{backup}", ACCOUNTS) == execute(machine.url, ACCOUNTS)
-    assert not [*machine.state.glob("unfinished*")]
-
-
-def make_empty(backup):
-    backup.write_bytes(b"")
-
-
-def cut(backup):
-    backup.write_bytes(backup.read_bytes()[:20_000])
-
-
-def delete_accounts(backup):
-    execute(f"sqlite:///{backup}", "DELETE FROM account")
-
-
-def remove(backup):
-    backup.unlink()
-
-
-@needs_sqlite3
-@on_sqlite
-@pytest.mark.parametrize("spoil", [make_empty, cut, delete_accounts, remove])
-def test_a_bad_backup_stops_nothing(machine, app, spoil):
-    _, backup = machine.back_up()
-    spoil(backup)
-    before = stored(machine.url)
-    assert machine.restore(backup) != 0
-    assert machine.calls() == []
-    assert stored(machine.url) == before
-
-
-@needs_sqlite3
-@on_sqlite
-def test_a_restore(machine, app, tmp_path):
-    """The replaced file is kept, with the -wal that a killed service leaves."""
-    _, backup = machine.back_up()
-    restored = stored(machine.url)
-    run(app, "create-account")
-    replaced = stored(machine.url)
-    killed = tmp_path / "killed"
-    shutil.copytree(machine.state, killed)
-    assert (killed / "profiles.db-wal").stat().st_size
-
-    machine.state = killed
-    assert machine.restore(backup) == 0
-    assert stored(f"sqlite:///{killed}/profiles.db") == restored
-    (kept,) = killed.glob("replaced-*")
-    assert stored(f"sqlite:///{kept}/profiles.db") == replaced
-    assert machine.calls() == [
-        "systemctl stop profiles@*",
-        "profiles-flask init-db",
-        "profiles-restart",
-    ]
-
-
-@needs_sqlite3
-@on_sqlite
-def test_a_restore_of_a_file_that_was_lost(machine, app, tmp_path):
-    _, backup = machine.back_up()
-    restored = stored(machine.url)
-    machine.state = tmp_path / "new"
-    machine.state.mkdir()
-    shutil.copy(backup, machine.state)
-    assert machine.restore(backup) == 0
-    assert stored(f"sqlite:///{machine.state}/profiles.db") == restored
-
-
-@pytest.mark.parametrize(
-    ("given", "used"),
-    [
-        pytest.param({}, "sqlite:////of/the/service.db", id="the service's"),
-        pytest.param({"DATABASE_URL": "sqlite:///x"}, "sqlite:///x", id="given"),
-    ],
-)
-def test_profiles_flask(machine, given, used):
-    flask = machine.folder / "code" / ".venv" / "bin" / "flask"
-    flask.parent.mkdir(parents=True)
-    flask.write_text('#!/bin/sh\nprintf "%s|" "$PWD" "$APPID" "$DATABASE_URL" "$@"\n')
-    flask.chmod(0o755)
-    settings = "DATABASE_URL='sqlite:////of/the/service.db'\nAPPID='shop'\n"
-    (machine.folder / "profiles.env").write_text(settings)
-    call = script("profiles-flask").replace('"$@"', "find-accounts 'a b'")
-    printed = machine.run(call, **given).stdout
-    assert printed == f"{machine.folder}/code|shop|{used}|find-accounts|a b|"
-
-
-def test_profiles_flask_without_settings(machine):
-    done = machine.run(script("profiles-flask"))
-    assert done.returncode != 0
-    assert "profiles.env" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("health", "restarted"), [("true", ["8000", "8001"]), ("false", ["8000"])]
-)
-def test_profiles_restart(machine, health, restarted):
-    """It stops at an instance that does not become healthy."""
-    machine.add_program("curl", health)
-    status = machine.run(script("profiles-restart")).returncode
-    assert (status == 0) == (health == "true")
-    assert machine.calls() == [f"systemctl restart profiles@{n}" for n in restarted]
+def run_lines(folder, lines):
+    """Run lines of the page in Bash; return what they print."""
+    environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}
+    return subprocess.check_output(
+        ["bash", "-c", lines], cwd=folder, env=environment, text=True
+    )
 
 
 @on_mysql
@@ -283,48 +87,49 @@ def test_names_in_the_log(sample, file, pattern):
     assert names == re.findall(pattern, (ROOT / file).read_text())
 
 
+def created_session(**changes):
+    """The line of a create-session by the session of the sample."""
+    line = log_lines()[0].replace("end-sessions", "create-session")
+    for name, value in ({"status": "201"} | changes).items():
+        line = re.sub(f" {name}=[^ ]*", f" {name}={value}", line)
+    return line
+
+
 @pytest.mark.parametrize("question", re.findall("\n(grep [^|\n]*)", OPERATING))
-def test_questions_to_the_log(machine, question):
+def test_questions_to_the_log(tmp_path, question):
     """Each finds something."""
-    created = log_lines()[0].replace("end-sessions", "create-session")
-    (machine.folder / "log").write_text("\n".join([*log_lines(), created]))
-    sessionid = re.search("session=([a-z_0-9]+)", created)[1]
-    question = question.replace("SESSIONID", sessionid)
-    assert machine.run(f"cd {machine.folder} && {question}").stdout
+    (tmp_path / "log").write_text("\n".join([*log_lines(), created_session()]))
+    assert run_lines(tmp_path, question.replace("SESSIONID", SESSION))
 
 
-def test_the_lines_of_a_request(machine):
-    (machine.folder / "log").write_text("\n".join(log_lines()) + "\n")
+def test_the_lines_of_a_request(tmp_path):
+    (tmp_path / "log").write_text("\n".join(log_lines()) + "\n")
     question = re.search("\n(grep 'request_id=.*)", OPERATING)[1]
-    found = machine.run(f"cd {machine.folder} && {question}").stdout
-    assert found.splitlines() == [*log_lines()]
+    assert run_lines(tmp_path, question).splitlines() == [*log_lines()]
 
 
-def test_sessions_that_a_leaked_token_created_are_ended(machine):
+@pytest.mark.parametrize("narrowed", [False, True])
+def test_sessions_that_a_leaked_token_created_are_ended(tmp_path, narrowed):
     """Each account's once, and none if there are none."""
-    machine.add_program("flask", f'echo flask "$@" >> {machine.folder}/calls')
-    request = log_lines()[0]
-    created = request.replace("end-sessions", "create-session")
-    other = created.replace(" session=sess_3", " session=sess_4")
-    line = re.search("\n(grep .* flask end-sessions)", OPERATING)[1]
-    line = line.replace("SESSIONID", re.search("session=([a-z_0-9]+)", created)[1])
-    log = machine.folder / "log"
-    log.write_text("\n".join([request, other]))
-    machine.run(f"cd {machine.folder} && {line}")
-    assert machine.calls() == []
-    log.write_text("\n".join([request, other, created, created]))
-    machine.run(f"cd {machine.folder} && {line}")
-    accountid = re.search("target=([a-z_0-9]+)", created)[1]
-    assert machine.calls() == [f"flask end-sessions {accountid}"]
-
-
-@pytest.mark.long
-def test_files_for_systemd_and_cron(tmp_path):
-    if not shutil.which("systemd-analyze"):
-        pytest.skip("there is no systemd")
-    unit = re.search(r"(?s)\[Service\].*?=multi-user.target\n", OPERATING)[0]
-    file = tmp_path / "profiles@.service"
-    file.write_text(re.sub("=.*gunicorn", "=/bin/sh", unit))
-    subprocess.check_call(["systemd-analyze", "verify", file])
-    cron = r"\n(\S+ ){5}root systemctl .* && /usr/local/sbin/profiles-flask purge-s"
-    assert re.search(cron, OPERATING)
+    flask = tmp_path / "flask"
+    flask.write_text('#!/bin/sh\necho "$@"\n')
+    flask.chmod(0o755)
+    lines = re.search(r"\n(grep -oP 'create-session .*\n.* end-sessions)", OPERATING)[1]
+    lines = lines.replace("SESSIONID", SESSION)
+    if narrowed:
+        first, last = re.findall(r"put a time such as `(.*?)`.*?`(.*?)`, b", PAGE)[0]
+        lines = lines.replace("create-session", f"{first}create-session")
+        lines = lines.replace("' log", f"{last}' log")
+    others = [
+        log_lines()[0],
+        created_session(session="sess_4"),
+        created_session(status="403", target="acct_of_the_product"),
+    ]
+    if narrowed:
+        others.append(created_session(client="198.51.100.1", target="acct_2"))
+        others.append(created_session(target="acct_3").replace("T09", "T08"))
+    log = tmp_path / "log"
+    log.write_text("\n".join(others))
+    assert run_lines(tmp_path, lines) == ""
+    log.write_text("\n".join([*others, created_session(), created_session()]))
+    assert run_lines(tmp_path, lines) == f"end-sessions {TARGET}\n"

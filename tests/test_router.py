@@ -53,6 +53,7 @@ class Router(Served):
 
     def start_nginx(self, folder, sample, *, tls=False):
         """Start nginx with the sample, without the lines for TLS unless asked."""
+        sample = sample.replace("/var/log/nginx", str(folder))
         if not tls:
             sample = re.sub(TLS, f"listen {self.port};", sample)
         text = CONFIGURATION.format(user=getuser(), sample=sample)
@@ -183,6 +184,15 @@ def test_the_request_id_of_a_client_comes_back(services, administrator, sent, re
     assert re.fullmatch(returned, request_id)
     line = f"path=/health .* request_id={request_id} .* client=127.0.0.1 "
     wait_until(lambda: re.search(line, services[0].log() + services[1].log()))
+
+
+def test_the_log_of_nginx_has_no_query(administrator, tmp_path):
+    """It has the request's id, by which the service's log is searched."""
+    response = administrator.get(f"{PROFILES}?email=ada@example.com")
+    line = f" GET {PROFILES} 200 .* {response.headers['X-Request-Id']}\n"
+    log = tmp_path / "profiles.log"
+    wait_until(lambda: re.search(line, log.read_text()))
+    assert "ada" not in log.read_text()
 
 
 @on_sqlite
