@@ -22,6 +22,7 @@ from service import (
     SignedIn,
     assert_error,
     close_connection,
+    cursor_of,
     execute,
     fill,
     mysql_url,
@@ -354,6 +355,19 @@ def test_a_purge_that_fails_keeps_what_it_has_done(app, fail, database_url):
     execute(database_url, f"CREATE TRIGGER x BEFORE {event} {ABORT}")
     assert fail("purge-sessions") == f"Error: {DEFECT}"
     assert len(stored(database_url)["session"]) == 100
+
+
+@on_mysql
+def test_a_purge_waits_for_no_session_that_it_keeps(flask, user, database_url):
+    """Another client has locked one of many."""
+    fill(Session, "default", 500)
+    Session.update(expiresAt="9999").execute()
+    fill(Session, "default", 2)
+    lock = "UPDATE session SET duration = 1 WHERE sessionid = %s"
+    with cursor_of(database_url) as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute(lock, [user.session["sessionid"]])
+        assert flask("purge-sessions")["count"] == 2
 
 
 def fill_by_sql(model, url, doublings):
