@@ -66,9 +66,15 @@ def test_lines_to_install():
 
 
 def test_settings():
+    """The row of the lengths has patterns, and says what their star stands for."""
+    stars = re.findall("`(.+?)`", re.search(r"where `\*` is (.*) \|", README)[1])
     defaults = {}
-    for names, default in table(README, "Settings").items():
-        defaults |= dict.fromkeys(names.split("`, `"), default)
+    for patterns, values in table(README, "Settings").items():
+        for pattern, value in zip(
+            patterns.split("`, `"), values.split(", "), strict=True
+        ):
+            names = [pattern.replace("*", star) for star in stars]
+            defaults |= dict.fromkeys(names, value)
     addresses = defaults.pop("FORWARDED_ALLOW_IPS")
     assert f'"FORWARDED_ALLOW_IPS") or "{addresses}"' in CODE["gunicorn.conf"]
     settings = load({})
@@ -330,30 +336,50 @@ def test_accounts_in_python():
 
 @pytest.mark.long
 def test_requests_with_curl(serve, empty_database_url):
-    """Each gets the answer that follows it, where "…" stands for other properties."""
+    """API's, which use each other's identifiers and tokens."""
     service = serve(empty_database_url)
     known = {
         "$URL": f"http://127.0.0.1:{service.port}",
         "$ADMIN": sign_in(service, administrator=True).token,
         "$TOKEN": "e3b71f5a08c94d26b1f07a4c9d82e6503f6a1d8b7c2e94f05ab36d17c8e2f094",
     }
-    samples = re.findall("(?s)```sh\n(curl [^`]+)```\n\n```json\n(.+?)```", API)
-    assert len(samples) == API.count("\ncurl ") == len(OPERATIONS)
+    assert send_samples(API, known) == API.count("\ncurl ") == len(OPERATIONS)
+
+
+@pytest.mark.long
+def test_the_request_of_the_first_screen(serve, empty_database_url):
+    service = serve(empty_database_url)
+    user = sign_in(service)
+    known = {
+        "http://127.0.0.1:5000": f"http://127.0.0.1:{service.port}",
+        "acct_9b1d4e6f8a2c7035": user.accountid,
+        "e3b7…": user.token,
+    }
+    assert send_samples(README, known) == 1
+
+
+def send_samples(page, known):
+    """Send a page's requests and return how many; ``known`` is what to put in them.
+
+    Each gets the answer that follows it, where "…" stands for other properties.
+    """
+    samples = re.findall("(?s)```sh\n(curl [^`]+)```\n\n```json\n(.+?)```", page)
     for request, sample in samples:
         for shown, real in known.items():
             request = request.replace(shown, real)
         answer = json.loads(subprocess.check_output(request, shell=True))
-        page = json.loads(sample.replace(", …", ""))
+        expected = json.loads(sample.replace(", …", ""))
         if "…" in sample:
-            answer = without_others(answer, page)
-        shown = json.dumps(page)
+            answer = without_others(answer, expected)
+        shown = json.dumps(expected)
         real = json.dumps(answer)
         assert UNIQUE.split(shown) == UNIQUE.split(real)
         known |= zip(UNIQUE.findall(shown), UNIQUE.findall(real), strict=True)
+    return len(samples)
 
 
-def without_others(answer, page):
-    """Those properties of an object, or of the objects of a list, that a page shows."""
+def without_others(answer, expected):
+    """Those properties of an object, or of the objects of a list, that are expected."""
     if isinstance(answer, list):
-        return [without_others(*pair) for pair in zip(answer, page, strict=True)]
-    return {name: answer[name] for name in page}
+        return [without_others(*pair) for pair in zip(answer, expected, strict=True)]
+    return {name: answer[name] for name in expected}
