@@ -548,7 +548,7 @@ def test_a_restore(machine, app):
 
     done = machine.run("profiles-restore", backup)
     assert done.returncode == 0, done.stderr
-    assert "restored 1 accounts" in done.stdout
+    assert "has this many accounts: 1." in done.stdout
     assert "profiles-flask end-sessions ACCOUNTID\n" in done.stdout
     assert systemctl_calls(machine) == STARTED
     assert stored(machine.url) == restored
