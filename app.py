@@ -24,6 +24,7 @@ from openapi import describe, description, docs
 from validators import make_schema
 
 HEADERS = {
+    "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",  # since tokens are typed into the page
 }
@@ -83,9 +84,10 @@ def check_path():
 
 def add_headers(response):
     """Add the headers that each response has."""
-    response.headers.update(HEADERS | {"X-Request-Id": request_id()})
-    # The files of the page have one, which lets a browser keep and revalidate them.
-    response.headers.setdefault("Cache-Control", "no-store")
+    headers = HEADERS | {"X-Request-Id": request_id()}
+    if response.direct_passthrough:  # a file of the page: browsers may keep it
+        del headers["Cache-Control"]
+    response.headers.update(headers)
     return response
 
 

@@ -303,7 +303,7 @@ def read_if_match():
 
     A weak or malformed tag matches nothing (RFC 9110, section 13.1.1).
     """
-    header = request.headers.get("If-Match", "*").strip()
+    header = request.environ.get("HTTP_IF_MATCH", "*").strip()
     if header == "*":
         return None
     tags = [tag.strip() for tag in header.split(",")]

@@ -42,8 +42,10 @@ def timestamp_after(previous):
 
     So two versions of a profile never have the same updatedAt.
     """
-    earliest = datetime.fromisoformat(previous) + timedelta(milliseconds=1)
-    return max(timestamp(next_nanoseconds()), format_time(earliest))
+    now = timestamp(next_nanoseconds())
+    if now > previous:
+        return now
+    return format_time(datetime.fromisoformat(previous) + timedelta(milliseconds=1))
 
 
 def current_timestamp():
