@@ -1,6 +1,6 @@
 // A client made by openapi-typescript and openapi-fetch: test_clients.py compiles and runs it.
 import createClient from "openapi-fetch";
-import type { components, paths } from "./description.mjs";
+import type { components, paths } from "./profiles.js";
 
 declare const process: { argv: string[] };
 const [, , baseUrl, token] = process.argv;

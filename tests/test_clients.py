@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections import Counter
@@ -10,7 +11,7 @@ from importlib import import_module
 from itertools import chain
 
 import pytest
-from service import ROOT, close_connection, run, sign_in
+from service import ROOT, close_connection, named, run, sign_in
 
 from validators import PROFILE_FIELDS
 
@@ -153,26 +154,43 @@ STRICT = (
     "--module nodenext --target es2022"
 )
 
+# What API's sample leaves out.
+ARGUMENTS = """
+declare const process: { argv: [string, string, string, string, string] };
+const [, , baseUrl, token, accountid] = process.argv;
+"""
+
 
 @pytest.mark.skipif(not shutil.which("npx"), reason="install node and npm")
 def test_a_generated_client_in_typescript(serve, tmp_path):
-    """It compiles with strict types, and works."""
+    """It compiles with strict types, and works. So does API's sample."""
     service = serve(f"sqlite:///{tmp_path}/profiles.db")
-    token = sign_in(service, administrator=True).token
+    administrator = sign_in(service, administrator=True)
+    administrator.create(named("Ada", default="true"))
     address = f"http://127.0.0.1:{service.port}"
     shutil.copy(ROOT / "tests/client.mts", tmp_path)
+    (sample,) = re.findall("(?s)```ts\n(.*?)```", (ROOT / "docs/API.md").read_text())
+    (tmp_path / "sample.mts").write_text(ARGUMENTS + sample)
+    printed = {}
     for command in (
         f"npm install --silent --prefix . {PACKAGES}",
-        f"npx openapi-typescript {address}/openapi.json --output description.d.mts",
-        f"npx tsc {STRICT} client.mts",
-        f"node client.mjs {address} {token}",
+        f"npx openapi-typescript {address}/openapi.json --output profiles.d.ts",
+        f"npx tsc {STRICT} client.mts sample.mts",
+        f"node sample.mjs {address} {administrator.token} {administrator.accountid}",
+        f"node client.mjs {address} {administrator.token}",
     ):
-        done = subprocess.run(
-            command.split(), cwd=tmp_path, capture_output=True, text=True
-        )
+        words = command.split()
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
+        printed[words[1]] = done.stdout
+    assert printed["sample.mjs"] == "Ada\n"
     refused = "invalid-contact-email"
-    assert json.loads(done.stdout) == [refused, "Ada King", ["Ada King"], None]
+    assert json.loads(printed["client.mjs"]) == [
+        refused,
+        "Ada King",
+        ["Ada King"],
+        None,
+    ]
 
 
 def find(scope, selector):
