@@ -196,8 +196,11 @@ LINE_OF_ERROR = (
 
 
 def test_an_error_is_found_by_its_request_id(serve, empty_database_url):
-    """An outage, the traceback of a defect, and the request have the same id."""
-    service = serve(empty_database_url)
+    """An outage, the traceback of a defect, and the request have the same id.
+
+    Another worker would create the table anew.
+    """
+    service = serve(empty_database_url, WEB_CONCURRENCY="1")
     user = sign_in(service)
     execute(empty_database_url, "CREATE UNIQUE INDEX one ON profile (appid)")
     body = {"full-name": "secret", "contact-email": "secret@example.com"}
