@@ -3,9 +3,11 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from fcntl import LOCK_EX, flock
 from functools import partial
 
 import pytest
@@ -107,17 +109,24 @@ class Machine:
         self.git("commit", "-q", "-m", version)
         return self.git("rev-parse", "HEAD")
 
-    def run(self, script, *words, limits="", **variables):
-        """Run a script in a process group of its own; return what became of it."""
+    def start(self, script, *words, **variables):
+        """Start a script in a process group of its own."""
         path = f"{self.folder}/bin:{self.folder}/sbin:{os.environ['PATH']}"
-        return subprocess.run(
-            ["sh", "-c", f'{limits} exec "$@"', "sh", script, *words],
+        return subprocess.Popen(
+            [script, *words],
             cwd=self.folder,
             env=os.environ | variables | {"PATH": path},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
+
+    def run(self, script, *words, **variables):
+        """Run a script; return what became of it."""
+        with self.start(script, *words, **variables) as process:
+            output = process.communicate()
+        return subprocess.CompletedProcess(script, process.returncode, *output)
 
     def install(self):
         done = self.run(self.folder / "code" / "deploy" / "install")
@@ -650,13 +659,24 @@ def test_an_upgrade_that_is_killed(machine, app, program):
 
 @on_sqlite
 def test_two_scripts_at_once(machine, app):
-    """One waits for the other, and says so."""
+    """One begins when the other has ended."""
     done = at_once(*[partial(machine.run, "profiles-backup")] * 2)
     assert [each.returncode for each in done] == [0, 0]
-    waiting = "profiles-backup: waiting for another script\n"
-    assert waiting in [each.stderr for each in done]
     copy = ["flask copy-database", "end of flask copy-database"]
     assert [call for call in machine.calls() if "copy" in call] == copy * 2
+
+
+@on_sqlite
+@pytest.mark.parametrize("script", ["restart", "upgrade", "backup", "restore"])
+def test_a_script_that_waits_says_so(machine, script):
+    words = [machine.folder / "profiles.env"] * (script == "restore")
+    with (machine.folder / "lock").open("w") as lock:
+        flock(lock, LOCK_EX)
+        with machine.start(f"profiles-{script}", *words) as process:
+            line = process.stderr.readline()
+            os.killpg(process.pid, signal.SIGKILL)
+    assert line == f"profiles-{script}: waiting for another script\n"
+    assert machine.calls() == []
 
 
 # The units
