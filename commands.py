@@ -274,9 +274,9 @@ def init_db():
 def copy_database(database_url):
     """Copy the configured database into an empty one. If that fails, copy nothing.
 
-    The service can run meanwhile: what is copied is of one moment. Without an argument,
-    the target is the variable TARGET_DATABASE_URL, because other users of the machine
-    can see an argument, and with it the password.
+    The service can keep running, because the rows are copied as of one moment. If there
+    is no argument, the variable TARGET_DATABASE_URL names the target. Prefer it for a
+    URL with a password: other users of the machine can see arguments.
 
     Example: flask copy-database mysql://user:password@host/name
     """

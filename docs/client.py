@@ -12,7 +12,7 @@ You identify a user by your id for the user:
     user = sign_up("0f8fad5b-d9cb-469f-a165-70867728950e")  # once
     user.save_profile({"contact-email": "ada@example.com", "full-name": "Ada King"})
 
-Keep user.token in your own session of the user, so that the user signs in once:
+Keep user.token in your own session, and use it in later requests:
 
     user = User("0f8fad5b-d9cb-469f-a165-70867728950e", token)
 
@@ -63,7 +63,7 @@ class ServiceError(Exception):
         self.code = code
         self.status = status
         self.request_id = request_id  # lets the operator find the request in the log
-        self.reason = reason  # of a 401: why the session doesn't run, if known
+        self.reason = reason  # of a 401: ended, expired, or None for an unknown token
         self.retry_after = ""
         self.errors: dict[str, str] = {}  # of a profile's wrong fields: each one's code
 
@@ -194,7 +194,7 @@ def accounts(limit: int = 100) -> Iterator[Object]:
 
 
 def sign_up(user_id: str, duration: int = DURATION) -> "User":
-    """Create the account of a user and return the User, who is signed in.
+    """Create the account of a user, start a session, and return the User.
 
     Calling it again is safe, because the same id always gives the same account.
     """
@@ -216,11 +216,11 @@ class User:
     """A user who has signed up, by your id for the user.
 
     ``token`` is one that you have kept, and ``sessionid`` that of its session. Without
-    a token, the user signs in. ``duration`` is that of a new session, in seconds. If
-    the account was deleted, signing in raises ServiceError("invalid-accountid").
+    a token, this starts a session of ``duration`` seconds; if the account was deleted,
+    it raises ServiceError("invalid-accountid").
 
-    When a session has expired, the next call renews it, so ``user.token`` and
-    ``user.sessionid`` change.
+    When the session has expired, the next call starts another one, so ``user.token``
+    and ``user.sessionid`` change.
     """
 
     def __init__(
