@@ -23,7 +23,14 @@ from database import (
     retry_on_conflict,
 )
 from errors import ServiceError, SettingError
-from models import MODELS, Account, add_columns, check_tables, create_tables
+from models import (
+    MODELS,
+    Account,
+    add_columns,
+    add_indexes,
+    check_tables,
+    create_tables,
+)
 from rows import select_batches
 from validators import APPID, identifier_for_key
 
@@ -250,7 +257,7 @@ def purge_sessions(days):
 
 @command()
 def init_db():
-    """Create missing tables and nullable columns.
+    """Create missing tables, nullable columns and indexes.
 
     Prints the columns that it added, and fails if another column is missing. You can
     safely repeat it, even while the service runs.
@@ -265,6 +272,7 @@ def init_db():
             raise click.ClickException(message)
     retry_on_conflict(create_tables)(db)
     added = add_columns(db)
+    add_indexes(db)
     check_tables()
     return {"object": "database", "added": added}
 
@@ -293,6 +301,7 @@ def copy_database(database_url):
     try:
         with closing(target), bar:
             create_tables(target)
+            add_indexes(target)  # an older version may have created the table
             with target.atomic():
                 counts = copy_rows(target, bar)
     except OUTAGES as error:

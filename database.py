@@ -141,6 +141,9 @@ class SQLite(Engine, peewee.SqliteDatabase):
     row_lock = ""  # a transaction locks the whole database
     snapshot = "DEFERRED"  # of db.atomic(): reads one moment, and locks nothing
     lowered = "unicode_lower({})"  # SQLite's own function knows ASCII alone
+    add_email_index = """CREATE INDEX profile_appid_{0}
+        ON profile (appid, {0} COLLATE NOCASE) WHERE {0} IS NOT NULL"""
+    index_collation = "COLLATE NOCASE"
 
     def __init__(self, url):
         super().__init__(
@@ -225,6 +228,10 @@ class MySQL(Engine, ReconnectMixin, peewee.MySQLDatabase):
     # The collation decides how letters are lowered. Bytes are compared, because the
     # collation would ignore accents and blanks at the end.
     lowered = "CAST(LOWER({} COLLATE utf8mb4_unicode_520_ci) AS BINARY)"
+    # Others can write meanwhile. If that is not possible, this fails and says so.
+    add_email_index = """ALTER TABLE profile
+        ADD INDEX profile_appid_{0} (appid, {0}(64)), ALGORITHM=INPLACE, LOCK=NONE"""
+    index_collation = ""  # the column's own, which ignores case
     # Lower-case fragments of the error message, each below a sample. "(2013, 'Lost
     # connection to MySQL server during query (timed out)')" must not match: the
     # statement may still run.

@@ -29,7 +29,7 @@ from werkzeug.test import Client
 from app import create_app
 from config import parse_database_url
 from database import db
-from models import MODELS, Account, as_object, timestamp
+from models import EMAILS, MODELS, Account, as_object, timestamp
 from validators import new_identifier
 
 ROOT = Path(__file__).parent.parent
@@ -242,6 +242,13 @@ def execute(url, sql, *values):
     with cursor_of(url) as cursor:
         cursor.execute(sql, values) if values else cursor.execute(sql)
         return list(cursor.fetchall())
+
+
+def drop_email_indexes(url):
+    """Drop the two indexes, which a table of 3.2 lacks."""
+    table = "" if url.startswith("sqlite") else "ON profile"
+    for column in EMAILS:
+        execute(url, f"DROP INDEX profile_appid_{column} {table}")
 
 
 def stored(url):

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from contextlib import redirect_stderr
+from contextlib import closing, redirect_stderr
 from functools import partial
 from io import StringIO
 
@@ -23,6 +23,7 @@ from service import (
     assert_error,
     close_connection,
     cursor_of,
+    drop_email_indexes,
     execute,
     fill,
     mysql_url,
@@ -34,8 +35,9 @@ from service import (
     stored,
 )
 
-from database import MySQL, db
-from models import Profile, Session, timestamp
+from config import parse_database_url
+from database import ENGINES, MySQL, db
+from models import Profile, Session, columns_without_index, create_tables, timestamp
 from operations import find_own_account
 from rows import select_batches
 
@@ -701,6 +703,19 @@ def test_a_copy_is_of_one_moment(
     copied = {"object": "copy", "accounts": 1, "profiles": 1, "sessions": 1}
     assert flask("copy-database", target) == copied
     assert stored(target) == before != stored(database_url)
+
+
+@pytest.mark.parametrize("version", ["3.2", "3.3"])
+def test_a_copy_has_the_indexes(flask, user, target, version):
+    """Whichever version created the tables of the target."""
+    user.create(named("Ada"))
+    url = parse_database_url(target)
+    with closing(ENGINES[url.engine](url)) as database:
+        if version == "3.2":
+            create_tables(database)
+            drop_email_indexes(target)
+        flask("copy-database", target)
+        assert columns_without_index(database) == []
 
 
 @on_sqlite

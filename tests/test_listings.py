@@ -3,6 +3,7 @@
 import re
 import time
 from functools import partial
+from itertools import cycle
 from secrets import token_hex
 from types import SimpleNamespace
 
@@ -12,16 +13,19 @@ from service import (
     PROFILES,
     assert_error,
     at_once,
+    drop_email_indexes,
     fill,
     named,
+    new_database,
     new_row,
     sign_in,
 )
 from werkzeug.test import create_environ
 
-from database import db
+from config import parse_database_url
+from database import db, init_database
 from errors import ServiceError
-from models import Account, Profile, Session
+from models import EMAILS, Account, Profile, Session, create_tables
 from operations import delete_account, list_accounts, list_profiles
 
 ACCOUNTS = "/api/administrator/accounts"
@@ -202,6 +206,9 @@ def test_a_walk_of_accounts_beside_deletions(administrator, accounts):
     assert seen == [account for account in accounts if account != gone]
 
 
+# A search by e-mail
+
+PREFIX = "x" * 64  # as much of an address as an index on MySQL holds
 ADDRESSES = [
     "ada@example.com",
     "Ada@Example.com",
@@ -213,7 +220,43 @@ ADDRESSES = [
     "strasse@example.com",
     "blank@example.com ",
     "blank@example.com",
+    "a_b%@example.com",
+    "axbx@example.com",
+    "a\\'b@example.com",
+    "a\0b@example.com",
+    "a\0c@example.com",
+    f"{PREFIX}a@example.com",
+    f"{PREFIX}b@example.com",
+    f"{PREFIX * 1_000}a@example.com",
+    f"{PREFIX * 1_000}b@example.com",
 ]
+
+
+@pytest.fixture(scope="module")
+def unindexed_database_url(database_url, tmp_path_factory):
+    """A database as 3.2 made it."""
+    kind = database_url.partition(":")[0]
+    with new_database(kind, tmp_path_factory.mktemp("unindexed")) as url:
+        init_database(parse_database_url(url), create_tables)
+        with db.connection_context():
+            drop_email_indexes(url)
+        yield url
+
+
+@pytest.fixture(params=["indexes", "no-indexes"])
+def searcher(request, make_app):
+    """An administrator of a database with the indexes, and of one without them."""
+    name = "database_url" if request.param == "indexes" else "unindexed_database_url"
+    app = make_app(DATABASE_URL=request.getfixturevalue(name))
+    with app.app_context():
+        yield sign_in(app, administrator=True)
+
+
+def set_email(row, column, address):
+    """Let a row that fill() stored have the address, instead of its own."""
+    row[column] = address
+    changed = Profile.update({column: address})
+    changed.where(Profile.profileid == row["profileid"]).execute()
 
 
 @pytest.mark.parametrize(
@@ -221,26 +264,118 @@ ADDRESSES = [
     [
         ("ADA@example.COM", ["ada@example.com", "Ada@Example.com"]),
         ("josé@example.com", ["JOSÉ@example.com"]),
+        ("JOSE@example.com", ["jose@example.com"]),
         ("ΛΑΜΔΑ@example.com", ["λαμδα@example.com"]),
         ("иван@example.com", ["ИВАН@example.com"]),
         ("straße@example.com", ["straße@example.com"]),
+        ("STRASSE@example.com", ["strasse@example.com"]),
         ("blank@example.com ", ["blank@example.com "]),
+        ("Blank@example.com", ["blank@example.com"]),
+        ("A_B%@example.com", ["a_b%@example.com"]),
+        ("A\\'b@example.com", ["a\\'b@example.com"]),
+        ("A\0B@example.com", ["a\0b@example.com"]),
+        (f"{PREFIX}A@example.com", [f"{PREFIX}a@example.com"]),
+        pytest.param(f"{PREFIX * 1_000}B@example.com", ADDRESSES[-1:], id="64-KB"),
+        (PREFIX, []),
         ("%@example.com", []),
         ("nobody@example.com", []),
     ],
     ids=ascii,
 )
-@pytest.mark.parametrize("column", ["contactEmail", "displayEmail"])
-def test_profiles_by_email(administrator, column, email, found):
-    """Accents, the letter ß and blanks at the end count."""
-    rows = fill(Profile, administrator.appid, len(ADDRESSES))
-    for row, address in zip(rows, ADDRESSES, strict=True):
-        changed = Profile.update({column: address})
-        changed.where(Profile.profileid == row["profileid"]).execute()
-    response = administrator.get(PROFILES, query_string={"email": email})
-    assert [row[column] for row in response.json or []] == found
-    listed = list_profiles(administrator.caller, email=email)
-    assert listed == response.json
+def test_profiles_by_email(searcher, email, found):
+    """Accents, the letter ß and blanks at the end count. Either column has it."""
+    rows = fill(Profile, searcher.appid, len(ADDRESSES))
+    columns = cycle(EMAILS)
+    for row, column, address in zip(rows, columns, ADDRESSES, strict=False):
+        set_email(row, column, address)
+    response = searcher.get(PROFILES, query_string={"email": email})
+    expected = [row for row in rows if {*found} & {row[name] for name in EMAILS}]
+    assert len(expected) == len(found)
+    assert response.json == (expected or None)
+    assert list_profiles(searcher.caller, email=email) == response.json
+
+
+@pytest.fixture
+def ada(searcher):
+    """The rows with one address: in either column, in both, and of two accounts."""
+    rows = fill(Profile, searcher.appid, 12)
+    rows = fill(Profile, searcher.appid, 4) + rows
+    for row in rows[1::2]:
+        set_email(row, "contactEmail", "Ada@example.com")
+    for row in rows[::4]:
+        set_email(row, "displayEmail", "aDA@example.com")
+    set_email(rows[3], "displayEmail", "ada@example.com")
+    return [row for number, row in enumerate(rows) if number % 2 or number % 4 == 0]
+
+
+@pytest.mark.parametrize(
+    ("query", "first", "end"),
+    [
+        ("", 0, 10),
+        ("limit=2", 0, 2),
+        ("limit=3&offset=1", 1, 4),
+        ("limit=0", 0, 0),
+        (f"limit={LARGEST}&offset=3", 3, 12),
+        (f"limit={LARGEST}&offset={LARGEST}", 0, 0),
+        ("after={2[profileid]}&limit=4&offset=1", 4, 8),
+        ("after={11[profileid]}", 0, 0),
+        ("all=1", 0, 12),
+        ("all=1&after={4[profileid]}", 5, 12),
+        ("accountid={0[accountid]}&limit=2", 0, 2),
+        ("accountid={0[accountid]}&offset=1", 1, 3),
+        ("accountid={3[accountid]}&all=1", 3, 12),
+        ("accountid={3[accountid]}&after={4[profileid]}&limit=3", 5, 8),
+        ("accountid=acct_0123456789abcdef", 0, 0),
+    ],
+)
+def test_a_query_finds_a_part_of_12_rows_by_email(searcher, ada, query, first, end):
+    query = query.format(*ada)
+    response = searcher.get(f"{PROFILES}?email=ADA@example.com&{query}")
+    assert response.json == (ada[first:end] or None)
+    is_last = end in (0, 3, 12)
+    assert ("Link" in response.headers) == (not is_last)
+    if not is_last:
+        (after,) = re.findall("after=([a-z0-9_]+)>", response.headers["Link"])
+        assert after == ada[end - 1]["profileid"]
+
+
+def test_all_profiles_of_an_address_that_many_share(searcher):
+    """More than a batch, and of another application as well."""
+    for appid in ("elsewhere", searcher.appid):
+        rows = fill(Profile, appid, 250)
+        of_application = Profile.appid == appid
+        Profile.update(contactEmail="ada@example.com").where(of_application).execute()
+    found = searcher.get(f"{PROFILES}?email=ADA@example.com&all=1").json
+    assert found == [row | {"contactEmail": "ada@example.com"} for row in rows]
+
+
+@pytest.mark.parametrize("column", EMAILS)
+def test_a_search_by_email_reads_few_rows(administrator, database_url, column):
+    """Of an account that has very many."""
+    rows = fill(Profile, administrator.appid, 1_000)
+    set_email(rows[-7], column, "Ada@example.com")
+    for query in ("", "all=1", f"accountid={rows[0]['accountid']}", "limit=50"):
+        path = f"{PROFILES}?email=ADA@example.com&{query}"
+        send = partial(administrator.get, path)
+        assert send().json == [rows[-7]]
+        assert rows_read(database_url, send, "next") < 100
+        assert rows_read(database_url, send, "prev") < 100
+
+
+def test_a_search_beside_an_application_that_shares_the_address(
+    administrator, database_url
+):
+    """A large application does not slow a small one down."""
+    addressed = {}
+    for appid, count in ((token_hex(8), 1_000), (administrator.appid, 10)):
+        rows = fill(Profile, appid, count)
+        of_application = Profile.appid == appid
+        Profile.update(contactEmail="ada@example.com").where(of_application).execute()
+        addressed[appid] = [row | {"contactEmail": "ada@example.com"} for row in rows]
+    send = partial(administrator.get, f"{PROFILES}?email=ada@example.com")
+    assert send().json == addressed[administrator.appid]
+    assert rows_read(database_url, send, "next") < 100
+    assert rows_read(database_url, send, "prev") < 100
 
 
 def test_an_address_finds_itself_with_the_rest_of_the_query(administrator):

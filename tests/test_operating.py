@@ -9,6 +9,7 @@ import pytest
 from service import (
     ROOT,
     close_connection,
+    drop_email_indexes,
     execute,
     on_mysql,
     on_sqlite,
@@ -16,6 +17,9 @@ from service import (
     sign_in,
     user_with,
 )
+
+from database import db
+from models import columns_without_index
 
 OPERATING = (ROOT / "docs" / "OPERATING.md").read_text()
 PAGE = OPERATING.replace("\n", " ")
@@ -42,8 +46,10 @@ def test_the_rights_of_the_mysql_user_are_enough(make_app, empty_database_url):
         app = make_app(DATABASE_URL=url)
         assert run(app, "init-db") == {"object": "database", "added": []}
         execute(empty_database_url, "ALTER TABLE profile DROP COLUMN website")
+        drop_email_indexes(empty_database_url)
         added = {"object": "database", "added": ["profile.website"]}
         assert run(app, "init-db") == added
+        assert columns_without_index(db) == []
         close_connection()
 
 
