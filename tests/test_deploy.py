@@ -58,6 +58,7 @@ exit $status""",
 }
 # A program that kills the script that calls it, and all that the script has started.
 KILL = "kill -9 0"
+FULL_DISK = 'cd {root}; ulimit -f 8; exec {python} -m flask "$@"'
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only for Linux"),
     pytest.mark.skipif(not shutil.which("sqlite3"), reason="install sqlite3"),
@@ -138,7 +139,7 @@ class Machine:
         """Replace a program until the end of the block."""
         file = self.folder / "bin" / name
         before = file.read_text() if file.exists() else None
-        self.add_program(name, lines.format(python=sys.executable))
+        self.add_program(name, lines.format(root=ROOT, python=sys.executable))
         yield
         file.unlink()
         if before:
@@ -477,7 +478,7 @@ def test_a_backup(machine, app):
         pytest.param("df", "echo 1000", id="no space"),
         pytest.param("flask", "false", id="no database"),
         pytest.param("sqlite3", "echo damaged", id="damaged"),
-        pytest.param("flask", "ulimit -f 8; {python} -m flask", id="full disk"),
+        pytest.param("flask", FULL_DISK, id="full disk"),
         pytest.param("sync", "false", id="not written"),
     ],
 )
