@@ -72,13 +72,12 @@ def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
 
 
 def check_path():
-    """Refuse an empty path, and one that begins with two slashes.
+    """Refuse a path that does not begin with exactly one slash.
 
-    Flask would redirect the first to an address built from the Host header, and serve
-    the second, although a proxy's rule for the path does not match it.
+    Flask would redirect an empty one to an address built from the Host header, and
+    serve others, although a proxy's rule for the path does not match them.
     """
-    path = request.environ["PATH_INFO"]
-    if not path or path.startswith("//"):
+    if not re.match("/(?!/)", request.environ["PATH_INFO"]):
         raise NotFound
 
 

@@ -251,7 +251,10 @@ def send_page(objects, next_after):
             if value := request.args.get(name):
                 parameters[name] = value
         parameters["after"] = next_after
-        path = quote(request.root_path + request.path, "/%")  # root_path: a prefix
+        # A prefix is a host program's, or one that a proxy has stripped. Clients can
+        # send this header, too, but it changes nothing except their own Link.
+        stripped = request.headers.get("X-Forwarded-Prefix", "").rstrip("/")
+        path = quote((request.root_path or stripped) + request.path, "/%")
         response.headers["Link"] = f'<{path}?{urlencode(parameters)}>; rel="next"'
     return response
 

@@ -412,6 +412,32 @@ def test_the_link_is_relative_and_keeps_the_query(administrator, method, prefix)
     assert bool(response.data) == (method == "GET")
 
 
+@pytest.mark.parametrize(
+    ("mounted", "stripped", "prefix"),
+    [
+        pytest.param("", "/profiles", "/profiles", id="stripped by a proxy"),
+        pytest.param("", "/profiles/", "/profiles", id="with a slash at its end"),
+        pytest.param("", "/", "", id="only a slash"),
+        pytest.param("", "/a%20b", "/a%20b", id="percent-encoded"),
+        pytest.param("", '/"><é', "/%22%3E%3C%C3%A9", id="quoted"),
+        pytest.param("/shop", "/x", "/shop", id="mounted in a host program"),
+    ],
+)
+def test_the_link_begins_with_the_prefix(administrator, mounted, stripped, prefix):
+    fill(Profile, administrator.appid, 2)
+    base = f"http://localhost{mounted}"
+    headers = {"X-Forwarded-Prefix": stripped}
+    response = administrator.get(f"{PROFILES}?limit=1", base_url=base, headers=headers)
+    assert response.headers["Link"].startswith(f"<{prefix}{PROFILES}?limit=1&after=")
+
+
+def test_a_forwarded_prefix_is_not_a_part_of_the_path(administrator):
+    """Otherwise a path could pass a proxy's rules for another one."""
+    headers = {"X-Forwarded-Prefix": "/x", "SCRIPT_NAME": "/x"}
+    assert administrator.get(f"/x{PROFILES}", headers=headers).status_code == 404
+    assert administrator.get(PROFILES, headers=headers).status_code == 200
+
+
 def test_profiles_keep_their_order_whatever_the_clock_does(
     administrator, user, monkeypatch
 ):

@@ -7,6 +7,7 @@ import runpy
 import socket
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from urllib.parse import unquote
@@ -171,6 +172,22 @@ def test_what_a_line_shows_of_a_head(service, head, shown):
     assert shown in send(service, head)[0]
 
 
+@pytest.mark.parametrize(
+    ("allowed", "client"),
+    [
+        pytest.param("127.0.0.1", "203.0.113.9", id="its address"),
+        pytest.param("192.0.2.1,127.0.0.0/8", "203.0.113.9", id="its network"),
+        pytest.param("*", "203.0.113.9", id="any"),
+        pytest.param("192.0.2.1,2001:db8::/32", "127.0.0.1", id="another"),
+    ],
+)
+def test_the_client_is_what_an_allowed_peer_says(serve, tmp_path, allowed, client):
+    service = serve(f"sqlite:///{tmp_path}/x.db", FORWARDED_ALLOW_IPS=allowed)
+    service.get("/forwarded", headers={"X-Forwarded-For": "192.0.2.9, 203.0.113.9"})
+    line = f" path=/forwarded .* client={client} "
+    wait_until(lambda: re.search(line, service.log()))
+
+
 @pytest.mark.parametrize("output", [">&-", "| true", ">/dev/full"])
 def test_without_a_standard_output_requests_are_served(serve, tmp_path, output):
     service = serve(f"sqlite:///{tmp_path}/x.db", wait=False)
@@ -180,6 +197,26 @@ def test_without_a_standard_output_requests_are_served(serve, tmp_path, output):
     for _ in range(20):
         assert service.get("/health").status_code == 200
     assert b"method=" not in (tmp_path / "x.db").read_bytes()
+    assert "Traceback" not in service.log()
+
+
+def test_a_standard_output_that_nobody_reads_stops_nothing(serve, tmp_path):
+    """Its lines are dropped until it is read again, and only the first one waits."""
+    service = serve(f"sqlite:///{tmp_path}/x.db", wait=False, WEB_CONCURRENCY="1")
+    service.kill()
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    # Open for both, because to open it for writing alone would wait for a reader.
+    service.start("sh", "-c", f'exec "$@" 1<>{pipe}', "sh", *PROCFILE)
+    service.wait_until_up()
+    with pipe.open("rb", buffering=0) as log:
+        began = time.monotonic()
+        for _ in range(500):  # whose lines are longer than 64 KB, which a pipe buffers
+            assert service.get("/health").status_code == 200
+        assert time.monotonic() - began < 60
+        log.read(1_000_000)
+        service.get("/after")
+        wait_until(lambda: b" path=/after " in log.read(1_000_000))
     assert "Traceback" not in service.log()
 
 

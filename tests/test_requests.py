@@ -328,8 +328,8 @@ def test_an_unknown_path(client, path):
     assert "evil" not in str(response.headers)
 
 
-@pytest.mark.parametrize("path", ["", "//health", f"///{UPDATE}"])
-def test_a_path_that_is_empty_or_begins_with_two_slashes(client, path):
+@pytest.mark.parametrize("path", ["", "//health", f"///{UPDATE}", "health", "x/health"])
+def test_a_path_that_does_not_begin_with_one_slash(client, path):
     response = client.get(environ_overrides={"PATH_INFO": path})
     assert_error(response, 404, "not-found")
 

@@ -26,8 +26,8 @@ pytestmark = [
 ]
 SAMPLE = (ROOT / "deploy" / "nginx.conf").read_text()
 TLS = r"(?s)listen 443 ssl;.*?profiles\.key;"
-# The lines for a prefix, which stand in the comment above the line that they replace.
-PREFIX = r"(?s)# (location /profiles/ .*?SCRIPT_NAME /profiles;)\n +location / {"
+# The lines for a prefix, which stand in the comment above the lines that they replace.
+PREFIX = r"(?s)# (location /profiles/ .*?-Prefix /profiles;)\n.*?http://profiles;"
 CONFIGURATION = """
 user {user};
 daemon off;
@@ -159,7 +159,7 @@ def test_a_prefix(services, sample, router, tmp_path):
     lines = re.search(PREFIX, sample)[1].replace("# ", "")
     sample = re.sub(PREFIX, lambda _: lines, sample)
     router.start_nginx(tmp_path, sample)
-    assert router.get("//profiles/health").status_code == 404
+    assert router.get("/health").status_code == 404
     router.prefix = "/profiles"
     administrator = sign_in(services[0], administrator=True)
     administrator.application = router
