@@ -49,7 +49,7 @@ class Command(click.Command):
     """A command that prints what its function returns, and an error as one line."""
 
     def invoke(self, ctx):
-        db.lift_time_limits()
+        db.connect_params.update(db.unlimited)
         try:
             result = super().invoke(ctx)
         except ServiceError as error:
@@ -293,7 +293,7 @@ def copy_database(database_url):
     except SettingError:
         raise click.ClickException(f"the target {URL_HELP}") from None
     target = ENGINES[url.engine](url)
-    target.lift_time_limits()
+    target.connect_params.update(target.unlimited)
     total = sum(model.select().count() for model in MODELS)
     bar = click.progressbar(
         length=total, file=sys.stderr, hidden=not sys.stderr.isatty()
@@ -303,25 +303,17 @@ def copy_database(database_url):
             create_tables(target)
             add_indexes(target)  # an older version may have created the table
             with target.atomic():
-                counts = copy_rows(target, bar)
+                if any(model.select().exists(target) for model in MODELS):
+                    raise click.ClickException("the target already has rows")
+                for model, rows in read_rows():
+                    insert_rows(target, model, rows)
+                    bar.update(len(rows))
+            counts = {
+                f"{model.TABLE}s": model.select().count(target) for model in MODELS
+            }
     except OUTAGES as error:
         raise click.ClickException(f"the target: {describe_error(error)}") from None
     return {"object": "copy", **counts}
-
-
-def copy_rows(target, bar):
-    """Copy all rows into the tables of the target; return how many, by table.
-
-    Raises ClickException if the target has rows, or refuses one.
-    """
-    if any(model.select().exists(target) for model in MODELS):
-        raise click.ClickException("the target already has rows")
-    counts = {f"{model.TABLE}s": 0 for model in MODELS}
-    for model, rows in read_rows():
-        insert_rows(target, model, rows)
-        counts[f"{model.TABLE}s"] += len(rows)
-        bar.update(len(rows))
-    return counts
 
 
 def read_rows():

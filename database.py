@@ -105,9 +105,6 @@ class Engine:
 
     create_missing_tables = None  # takes the database; init_database() sets it
 
-    def lift_time_limits(self):
-        """Do nothing: only MySQL limits the time of a statement."""
-
     def get_storage_engines(self):
         """Return nothing: only MySQL has storage engines."""
         return {}
@@ -139,6 +136,7 @@ class SQLite(Engine, peewee.SqliteDatabase):
 
     index_hint = ""  # SQLite itself chooses the right index
     row_lock = ""  # a transaction locks the whole database
+    unlimited = {}  # connect_params for a command, whose statements may take longer
     snapshot = "DEFERRED"  # of db.atomic(): reads one moment, and locks nothing
     lowered = "unicode_lower({})"  # SQLite's own function knows ASCII alone
     add_email_index = """CREATE INDEX profile_appid_{0}
@@ -224,6 +222,7 @@ class MySQL(Engine, ReconnectMixin, peewee.MySQLDatabase):
     # instead of 0.3.
     index_hint = "FORCE INDEX ({})"
     row_lock = "FOR UPDATE"  # also reads the row as it is committed
+    unlimited = {"read_timeout": None, "init_command": SESSION_SETTINGS}
     snapshot = "REPEATABLE READ"  # of db.atomic(): reads one moment, and locks nothing
     # The collation decides how letters are lowered. Bytes are compared, because the
     # collation would ignore accents and blanks at the end.
@@ -265,10 +264,6 @@ class MySQL(Engine, ReconnectMixin, peewee.MySQLDatabase):
         self.opened = local()
         self.retry_at = 0  # after a time-out: when to connect again, time.monotonic()
         self.retry_lock = Lock()
-
-    def lift_time_limits(self):
-        """Let the statements of connections that follow take as long as they need."""
-        self.connect_params |= {"read_timeout": None, "init_command": SESSION_SETTINGS}
 
     def get_storage_engines(self):
         """Return the storage engine of each table by its name."""

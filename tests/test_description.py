@@ -115,7 +115,9 @@ def test_an_operation_answers_its_callers_alone_as_described(make_app, path):
         caller, another = user, administrator
     assert another.open(**request).status_code == 403
     response = caller.open(**request)
-    assert str(response.status_code) == list(operation["responses"])[0]
+    status, success = next(iter(operation["responses"].items()))
+    assert str(response.status_code) == status
+    assert ("ETag" in success.get("headers", {})) == ("ETag" in response.headers)
     answer = response.json
     if isinstance(answer, list):
         answer = answer[0]
@@ -132,6 +134,16 @@ def test_an_error_has_an_example_with_one_of_its_codes(app, path):
             error = described(app, f"paths {path} {method} responses {status}")
             example = error["content"]["application/json"]["example"]
             assert f"`{example['message']}`" in error["description"]
+
+
+def test_the_page_fills_in_no_parameter(app):
+    """It would send an example of If-Match."""
+    for path in PATHS:
+        ((method, operation),) = PATHS[path].items()
+        for number, _ in enumerate(operation.get("parameters", [])):
+            place = f"paths {path} {method} parameters {number}"
+            parameter = described(app, place)
+            assert not {"example", "examples"} & {*parameter, *parameter["schema"]}
 
 
 def test_what_two_operations_have_is_shared():
