@@ -229,7 +229,7 @@ def test_its_addresses_are_beside_it_under_any_prefix(app):
     (server,) = described(app, "servers")
     assert server["url"] == "."
     reference = described(app, "externalDocs")["url"]
-    with app.test_client().get(reference) as response:
+    with app.test_client().get(f"/{reference}") as response:
         assert response.text == (ROOT / "docs/API.md").read_text()
 
 
@@ -255,9 +255,8 @@ def test_a_generated_client_may_leave_out_the_duration(app):
 @pytest.mark.parametrize("path", ["/", "/docs"])
 def test_the_page_is_relative_and_asks_nothing_of_the_network(client, path):
     host = {"Host": "evil.example"}
-    response = client.get(path, headers=host, follow_redirects=True)
-    assert response.history[0].location == "docs/"
-    page = response.text
+    assert client.get(path, headers=host).location == "docs/"
+    page = client.get("/docs/", headers=host).text
     assert '"url": "../openapi.json"' in page
     assert '"validatorUrl": null' in page
     assert not re.search("http|evil", page)
