@@ -40,6 +40,7 @@ from rows import (
 )
 from validators import APPID, new_identifier
 
+Object = dict[str, Any]  # of the API: an account, a profile, a session, …
 DEFAULT_DURATION = 28_800  # seconds: 8 hours
 ADMINISTRATOR_DURATION = 31_536_000  # seconds: a year
 
@@ -92,7 +93,7 @@ def create_account(
     *,
     administrator: bool = False,
     accountid: str | None = None,
-) -> dict[str, Any]:
+) -> Object:
     """Create an account. If there is one with this accountid, return it as it is.
 
     Raises invalid-appid.
@@ -121,7 +122,7 @@ def create_account(
 @transaction
 def create_administrator(
     appid: str | None = None, duration: int = ADMINISTRATOR_DURATION
-) -> dict[str, Any]:
+) -> Object:
     """Create an administrator and a session (duration in seconds), or neither.
 
     Return the session with its token. Raises invalid-appid.
@@ -131,7 +132,7 @@ def create_administrator(
 
 
 @transaction
-def set_administrator(accountid: str, *, off: bool = False) -> dict[str, Any]:
+def set_administrator(accountid: str, *, off: bool = False) -> Object:
     """Make an account an administrator, or an ordinary one, and end its sessions.
 
     Raises invalid-accountid.
@@ -142,7 +143,7 @@ def set_administrator(accountid: str, *, off: bool = False) -> dict[str, Any]:
     return account | changes
 
 
-def list_administrators(appid: str | None = None) -> dict[str, Any]:
+def list_administrators(appid: str | None = None) -> Object:
     """Return the accounts that are administrators, the oldest first.
 
     Raises invalid-appid.
@@ -151,7 +152,7 @@ def list_administrators(appid: str | None = None) -> dict[str, Any]:
     return accounts_where(in_application & Account.administrator)
 
 
-def find_accounts(email: str, appid: str | None = None) -> dict[str, Any]:
+def find_accounts(email: str, appid: str | None = None) -> Object:
     """Return the accounts that have a profile with this address, ignoring case.
 
     Each has those ``profiles``, newest first. An empty address finds no account. Raises
@@ -169,7 +170,7 @@ def find_accounts(email: str, appid: str | None = None) -> dict[str, Any]:
     return result
 
 
-def show_account(accountid: str, appid: str | None = None) -> dict[str, Any]:
+def show_account(accountid: str, appid: str | None = None) -> Object:
     """Return an account, of any application unless ``appid`` is given.
 
     It has all its ``profiles`` and ``sessions``, newest first. Raises
@@ -187,14 +188,12 @@ def accounts_where(condition):
     """Return the accounts that meet a condition, the oldest first."""
     accounts = Account.select().where(condition)
     ordered = accounts.order_by(Account.createdAt, Account.accountid)
-    objects = [
-        as_object(Account, map(row.get, Account.COLUMNS)) for row in ordered.dicts()
-    ]
+    objects = [as_object(Account, row) for row in ordered.tuples()]
     return {"object": "accounts", "data": objects}
 
 
 @retry_on_conflict
-def create_session(accountid: str, duration: int) -> dict[str, Any]:
+def create_session(accountid: str, duration: int) -> Object:
     """Create a session (duration in seconds); its token is returned only here.
 
     Raises invalid-accountid.
@@ -213,7 +212,7 @@ def create_session(accountid: str, duration: int) -> dict[str, Any]:
 
 
 @transaction
-def end_session(sessionid: str) -> dict[str, Any]:
+def end_session(sessionid: str) -> Object:
     """End a session at once, if it has not been ended; return it.
 
     Raises invalid-sessionid.
@@ -224,7 +223,7 @@ def end_session(sessionid: str) -> dict[str, Any]:
 
 
 @transaction
-def end_sessions(accountid: str) -> dict[str, Any]:
+def end_sessions(accountid: str) -> Object:
     """End all sessions of an account at once; return how many were running.
 
     Those that have expired are ended, too. Raises invalid-accountid.
@@ -245,7 +244,7 @@ def mark_as_ended(condition):
 
 
 @transaction
-def delete_account(accountid: str) -> dict[str, Any]:
+def delete_account(accountid: str) -> Object:
     """Delete an account, its profiles and its sessions, or nothing; return how many.
 
     Raises invalid-accountid.
@@ -259,7 +258,7 @@ def delete_account(accountid: str) -> dict[str, Any]:
     return counts
 
 
-def purge_sessions(days: int) -> dict[str, Any]:
+def purge_sessions(days: int) -> Object:
     """Delete the sessions that ended or expired that many days ago, or more.
 
     A thousand at a time, so that others can write in between, and by their ids, because

@@ -12,7 +12,7 @@ from marshmallow import ValidationError
 
 import accounts
 import rows
-from accounts import DEFAULT_DURATION, resolve_appid
+from accounts import DEFAULT_DURATION, Object, resolve_appid
 from config import profile_schema
 from database import transaction
 from errors import ServiceError
@@ -32,7 +32,6 @@ class HasRights(Protocol):
 
 
 Caller = Account | HasRights  # some checkers don't accept an Account as HasRights
-Object = dict[str, Any]  # of the API: a profile, a session, an account, …
 
 
 class Query(TypedDict, total=False):
@@ -326,13 +325,13 @@ def application_listing(model, caller, accountid, appid, *, email=None):
     return Listing(model, scope, email)
 
 
-def read_list(listing, *, all=None, limit=None, offset=None, after=None):
+def read_list(listing, *, all=None, after=None, **numbers):
     """Return the objects of a listing, or None if there are none."""
     if all:
         batches = rows.select_all(listing, after)
         objects = [each for batch in batches for each in batch]
     else:
-        objects, _ = rows.select_page(listing, limit, offset, after)
+        objects, _ = rows.select_page(listing, after=after, **numbers)
     return objects or None
 
 
