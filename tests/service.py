@@ -150,15 +150,22 @@ def submit_blocked(pool, call, *values):
     return future
 
 
+# MySQL's own view of it; MariaDB tells it in its status alone.
+LOCK_WAITS = """SELECT processlist_id FROM performance_schema.threads
+    JOIN performance_schema.data_lock_waits ON thread_id = requesting_thread_id"""
+
+
 def waits_for_a_lock():
     """Whether a connection to the app's MySQL database waits for a lock."""
     if not db.row_lock:
         return False
-    # information_schema has a table of this, which is up to a tenth of a second old.
+    own = "SELECT id FROM information_schema.processlist WHERE db = %s"
+    ids = {str(id) for (id,) in execute(mysql_url(), own, db.database)}
     ((_, _, status),) = execute(mysql_url(), "SHOW ENGINE INNODB STATUS")
     waiting = re.findall(r"\nLOCK WAIT .*\n\w+ thread id ([0-9]+)", status)
-    own = "SELECT id FROM information_schema.processlist WHERE db = %s"
-    return any(str(id) in waiting for (id,) in execute(mysql_url(), own, db.database))
+    if "MySQL thread id" in status:
+        waiting = [str(id) for (id,) in execute(mysql_url(), LOCK_WAITS)]
+    return bool(ids.intersection(waiting))
 
 
 @contextmanager
