@@ -142,6 +142,7 @@ class SQLite(Engine, peewee.SqliteDatabase):
     add_email_index = """CREATE INDEX profile_appid_{0}
         ON profile (appid, {0} COLLATE NOCASE) WHERE {0} IS NOT NULL"""
     index_collation = "COLLATE NOCASE"
+    ordered_join = "CROSS JOIN"  # reads the table on its left first
 
     def __init__(self, url):
         super().__init__(
@@ -231,6 +232,7 @@ class MySQL(Engine, ReconnectMixin, peewee.MySQLDatabase):
     add_email_index = """ALTER TABLE profile
         ADD INDEX profile_appid_{0} (appid, {0}(64)), ALGORITHM=INPLACE, LOCK=NONE"""
     index_collation = ""  # the column's own, which ignores case
+    ordered_join = "STRAIGHT_JOIN"
     # Lower-case fragments of the error message, each below a sample. "(2013, 'Lost
     # connection to MySQL server during query (timed out)')" must not match: the
     # statement may still run.
