@@ -83,7 +83,7 @@ def check_path():
 
 def add_headers(response):
     """Add the headers that each response has."""
-    headers = HEADERS | {"X-Request-Id": request_id()}
+    headers = HEADERS | {"X-Request-Id": get_request_id()}
     if response.direct_passthrough:  # a file of the page: browsers may keep it
         del headers["Cache-Control"]
     response.headers.update(headers)
@@ -122,22 +122,17 @@ def database_error(error):
 class LogFormatter(logging.Formatter):
     """Formats a line about an error, with its time in UTC and the request's id."""
 
-    FORMAT = (
-        "time=%(asctime)s level=%(levelname)s request_id=%(request_id)s %(message)s"
-    )
     converter = staticmethod(time.gmtime)
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
 
-    def __init__(self):
-        super().__init__(self.FORMAT)
-
     def format(self, record):
         """Return the line, whose message is printable, and then any traceback."""
-        record.request_id = request_id() if has_request_context() else "-"
+        request_id = get_request_id() if has_request_context() else "-"
+        prefix = f"time={self.formatTime(record)} level={record.levelname}"
         record.msg = as_line(record.getMessage())
         record.args = ()
-        return super().format(record)
+        return f"{prefix} request_id={request_id} {super().format(record)}"
 
     def formatException(self, ei):
         """Return the traceback, with the message of each error as a printable line."""
@@ -148,12 +143,11 @@ class LogFormatter(logging.Formatter):
 
 
 def is_unhandled(record):
-    """Return whether no handler of the root logger, such as a host's, writes a record.
+    """Return whether the root logger has no handler, such as a host program's.
 
     A filter of log_handler, so that no record is written twice.
     """
-    root = logging.getLogger()
-    return all(handler.level > record.levelno for handler in root.handlers)
+    return not logging.getLogger().handlers
 
 
 # It writes to the request's wsgi.errors, or else to standard error.
@@ -162,11 +156,9 @@ log_handler.setFormatter(LogFormatter())
 log_handler.addFilter(is_unhandled)
 
 
-def request_id():
+def get_request_id():
     """Return the X-Request-Id of the request if it is valid, or else a new one."""
-    environ = request.environ
-    if "profiles.request_id" not in environ:
-        own = environ.get("HTTP_X_REQUEST_ID", "")
-        is_valid = re.fullmatch("[A-Za-z0-9._-]{1,128}", own)
-        environ["profiles.request_id"] = own if is_valid else token_hex(16)
-    return environ["profiles.request_id"]
+    request_id = request.environ.get("HTTP_X_REQUEST_ID", "")
+    if not re.fullmatch("[A-Za-z0-9._-]{1,128}", request_id):
+        request_id = token_hex(16)
+    return request.environ.setdefault("profiles.request_id", request_id)

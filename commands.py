@@ -129,8 +129,9 @@ def show_account(accountid, key, appid):
     """
     if (accountid is None) == (key is None):
         raise click.UsageError("give either ACCOUNTID or --key")
-    if accountid is None:
-        accountid = identifier_for_key("acct", key, accounts.resolve_appid(appid))
+    accountid = accountid or identifier_for_key(
+        "acct", key, accounts.resolve_appid(appid)
+    )
     return accounts.show_account(accountid, appid)
 
 

@@ -14,8 +14,8 @@ from flask import current_app
 from errors import SettingError
 from validators import APPID, PROFILE_FIELDS, make_schema
 
-# The fields whose length has bounds, and the names of those settings, such as
-# PROFILE_FULL_NAME_LENGTH behind MINIMUM_ and MAXIMUM_.
+# For each field whose length has bounds, the name of its two settings without MINIMUM_
+# or MAXIMUM_: PROFILE_FULL_NAME_LENGTH for full-name.
 LENGTHS = {
     name: f"PROFILE_{name.upper().replace('-', '_')}_LENGTH"
     for name, field in PROFILE_FIELDS.items()
@@ -79,7 +79,7 @@ def example_body():
 def load(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Return the checked settings. Raises SettingError.
 
-    A variable that is empty counts as not set. Blanks around a value do not count.
+    An empty variable counts as not set. Spaces around a value are ignored.
     """
     values = {
         name: str(value).strip(" ")
@@ -91,8 +91,8 @@ def load(variables: Mapping[str, Any]) -> dict[str, Any]:
         value = values.get(name, str(default))
         is_number = re.fullmatch("[0-9]{1,10}", value)
         if not is_number or int(value) not in range(minimum, maximum + 1):
-            must = f"must be a whole number from {minimum} to {maximum}"
-            raise SettingError(name, value, must)
+            reason = f"must be a whole number from {minimum} to {maximum}"
+            raise SettingError(name, value, reason)
         checked[name] = int(value)
     checked["PROFILE_LENGTHS"] = checked_lengths(checked)
     checked["APPID"] = appid = values.get("APPID", "default")

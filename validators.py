@@ -30,7 +30,7 @@ def is_identifier(prefix, text):
 
 
 def identifier_for_key(prefix, key, *scope):
-    """Return a new identifier; for the same key in a scope always the same one.
+    """Return a new identifier or, with a key, always the same one for it in a scope.
 
     Raises invalid-idempotency-key.
     """
@@ -46,10 +46,10 @@ def parse_number(name, value, default, *, minimum=0, maximum=MAX_INT64):
     """Return a number. Raises invalid-limit, invalid-offset or invalid-duration."""
     if value is None:
         return default
-    is_digits = isinstance(value, str) and re.fullmatch("[0-9]+", value)
+    # int() refuses more digits.
+    is_digits = isinstance(value, str) and re.fullmatch("[0-9]{1,4300}", value)
     if is_digits or (isinstance(value, float) and value.is_integer()):  # as JSON's 60.0
-        with suppress(ValueError):  # int() refuses over 4,300 digits
-            value = int(value)
+        value = int(value)
     if type(value) is not int or not minimum <= value <= maximum:
         raise ServiceError(f"invalid-{name}")
     return value

@@ -81,16 +81,13 @@ def log_lines():
 
 
 @pytest.mark.parametrize(
-    ("sample", "file", "pattern"),
-    [
-        (0, "gunicorn.conf.py", "([a-z_]+=){"),
-        (1, "app.py", "([a-z_]+=)%"),
-    ],
+    ("sample", "file"),
+    [(0, "gunicorn.conf.py"), (1, "app.py")],
     ids=["request", "error"],
 )
-def test_names_in_the_log(sample, file, pattern):
+def test_names_in_the_log(sample, file):
     names = re.findall("[a-z_]+=", log_lines()[sample])
-    assert names == re.findall(pattern, (ROOT / file).read_text())
+    assert names == re.findall("([a-z_]+=){", (ROOT / file).read_text())
 
 
 def created_session(**changes):
