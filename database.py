@@ -25,7 +25,6 @@ from typing import ParamSpec, TypeVar
 import peewee
 import pymysql
 from playhouse.shortcuts import ReconnectMixin
-from pymysql.constants.CLIENT import FOUND_ROWS
 
 P = ParamSpec("P")  # the parameters of a decorated function
 R = TypeVar("R")  # what it returns
@@ -138,7 +137,8 @@ class SQLite(Engine, peewee.SqliteDatabase):
     row_lock = ""  # a transaction locks the whole database
     unlimited = {}  # connect_params for a command, whose statements may take longer
     snapshot = "DEFERRED"  # of db.atomic(): reads one moment, and locks nothing
-    lowered = "unicode_lower({})"  # SQLite's own function knows ASCII alone
+    # SQLite's own function knows ASCII alone, and Python's does not accept NULL.
+    lowered = "unicode_lower(COALESCE({}, ''))"
     add_email_index = """CREATE INDEX profile_appid_{0}
         ON profile (appid, {0} COLLATE NOCASE) WHERE {0} IS NOT NULL"""
     index_collation = "COLLATE NOCASE"
@@ -151,7 +151,7 @@ class SQLite(Engine, peewee.SqliteDatabase):
             timeout=0,  # execute_sql() waits instead
             field_types={"ASCII": "TEXT"},
         )
-        self.register_function(lower, "unicode_lower", 1)
+        self.register_function(str.lower, "unicode_lower", 1)
         self.write_lock = RLock()  # re-entrant, because a query hook may write, too
 
     def _connect(self):
@@ -192,11 +192,6 @@ class SQLite(Engine, peewee.SqliteDatabase):
                 if not is_locked or is_too_old(error) or time.monotonic() > deadline:
                     raise
             time.sleep(random.uniform(0.00005, 0.0001))
-
-
-def lower(text):
-    """Return the text in lower case, or None for a column that is NULL."""
-    return text and text.lower()
 
 
 def is_too_old(error):
@@ -260,7 +255,6 @@ class MySQL(Engine, ReconnectMixin, peewee.MySQLDatabase):
                 "ASCII": "VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin",
                 "TEXT": "LONGTEXT CHARACTER SET utf8mb4",
             },
-            client_flag=FOUND_ROWS,  # an UPDATE counts the rows that it matches
             **url.server,
         )
         self.opened = local()

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from click import ClickException
 
-# The HTTP status of each code. A code that is not here is 400; get_object() and
-# update_account() in rows.py pass 404 themselves.
+# The HTTP status of each code. A code that is not here is 400; get_object() in rows.py
+# passes 404 itself.
 STATUSES = {
     "sign-in-required": 401,
     "invalid-account": 403,

@@ -168,7 +168,7 @@ def delete_profile(
     account, profile = lock_own_profile(caller, profileid, appid)
     if account["profileid"] == profileid:
         rows.update_account(caller.accountid, {"profileid": None})
-    rows.delete_profile(profileid)
+    Profile.delete().where(Profile.profileid == profileid).execute()
     return profile
 
 

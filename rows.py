@@ -61,14 +61,9 @@ def get_object_or_none(model, identifier, *, lock=False):
 
 @retry_on_conflict
 def update_account(accountid, changes):
-    """Change columns of an account; return the changes, with updatedAt.
-
-    Raises invalid-accountid, 404, if there is no such account.
-    """
+    """Change columns of an account; return the changes, with updatedAt."""
     changes = changes | {"updatedAt": timestamp(next_nanoseconds())}
-    # On MySQL, too, this counts the rows that match, changed or not (FOUND_ROWS).
-    if not Account.update(changes).where(Account.accountid == accountid).execute():
-        raise ServiceError("invalid-accountid", 404)
+    Account.update(changes).where(Account.accountid == accountid).execute()
     return changes
 
 
@@ -84,11 +79,6 @@ def update_unchanged(profile, changes):
     sql = f"UPDATE profile SET {columns} WHERE profileid = ? AND updatedAt = ?"
     cursor = run_sql(sql, *changes.values(), profile["profileid"], read_at)
     return profile | changes if cursor.rowcount else None
-
-
-def delete_profile(profileid):
-    """Delete the profile with this identifier."""
-    Profile.delete().where(Profile.profileid == profileid).execute()
 
 
 def with_default_profile(account):
