@@ -215,9 +215,12 @@ def add_indexes(database):
 
 
 def columns_without_index(database):
-    """Return the e-mail columns whose index is missing, as in a table of 3.2."""
-    indexed = [index.columns for index in database.get_indexes(Profile.TABLE)]
-    return [column for column in EMAILS if ["appid", column] not in indexed]
+    """Return the e-mail columns whose index is missing, as in a table of 3.2.
+
+    An index of another name does not count, because the search names it on MySQL.
+    """
+    names = [index.name for index in database.get_indexes(Profile.TABLE)]
+    return [column for column in EMAILS if f"profile_appid_{column}" not in names]
 
 
 def run_when_unlocked(add, *args):

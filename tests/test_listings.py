@@ -14,10 +14,12 @@ from service import (
     assert_error,
     at_once,
     drop_email_indexes,
+    execute,
     fill,
     named,
     new_database,
     new_row,
+    on_mysql,
     sign_in,
 )
 from werkzeug.test import create_environ
@@ -347,6 +349,19 @@ def test_all_profiles_of_an_address_that_many_share(searcher):
         Profile.update(contactEmail="ada@example.com").where(of_application).execute()
     found = searcher.get(f"{PROFILES}?email=ADA@example.com&all=1").json
     assert found == [row | {"contactEmail": "ada@example.com"} for row in rows]
+
+
+@on_mysql
+def test_a_search_by_email_beside_indexes_of_other_names(make_app, empty_database_url):
+    """They are the operator's own: the search would name the service's."""
+    app = make_app(DATABASE_URL=empty_database_url)
+    with app.app_context():
+        administrator = sign_in(app, administrator=True)
+    for column in EMAILS:
+        rename = f"RENAME INDEX profile_appid_{column} TO own_{column}"
+        execute(empty_database_url, f"ALTER TABLE profile {rename}")
+    response = administrator.get(f"{PROFILES}?email=ada@example.com")
+    assert (response.status_code, response.json) == (200, None)
 
 
 @pytest.mark.parametrize("column", EMAILS)
