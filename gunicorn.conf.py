@@ -147,6 +147,7 @@ def redact_record(record):
 
 # addFilter would add more at each reload, which reads this file again.
 logging.getLogger("gunicorn.error").filters = [drop_noise, redact_record]
-ReadAheadWorker.longest_body = checked["MAXIMUM_POST_DATA_LENGTH"]
+# One byte more, because the app reads a body that long before it refuses it.
+ReadAheadWorker.longest_body = checked["MAXIMUM_POST_DATA_LENGTH"] + 1
 worker_class = ReadAheadWorker
 logger_class = LogfmtLogger

@@ -348,6 +348,12 @@ def test_no_header_moves_a_path(administrator, path, status):
             id="a chunk that is too large",
         ),
         pytest.param(
+            413,
+            "body-too-large",
+            f"Content-Length: 65537\r\n\r\n{'x' * 65_537}",
+            id="one byte too long",
+        ),
+        pytest.param(
             400,
             "invalid-contact-email",
             "X: secret\r\n" * 97 + "\r\n",
