@@ -49,6 +49,7 @@ def parse_form(data):
         pairs = parse_qsl(data.decode(), keep_blank_values=True, errors="strict")
         fields = MultiDict(pairs)
     else:
+        # In memory, because nobody would close the temporary file of an upload.
         parser = FormDataParser(lambda *args, **kwargs: BytesIO(), silent=False)
         _, fields, _ = parser.parse(
             BytesIO(data), request.mimetype, len(data), request.mimetype_params

@@ -35,7 +35,7 @@ from rows import select_batches
 from validators import APPID, identifier_for_key
 
 commands = Blueprint("commands", __name__, cli_group=None)
-# What a command prints behind the code of an error.
+# What a command prints after the code of an error.
 EXPLANATIONS = {
     "invalid-account": "it is an administrator; first run set-administrator --off",
     "invalid-accountid": "no such account",

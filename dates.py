@@ -15,7 +15,7 @@ WEEKDAY = (  # such as "Tue ", if an English date follows and not 01/31/1950
     "(?i)^((mon|tues|wednes|thurs|fri|satur|sun)day|mon|tue|wed|thu|fri|sat|sun)"
     r",? (?!\d+[/-]\d)"
 )
-# Of two blanks before a day of one digit, as in "Jan  5" of ctime, the second one.
+# The second of two spaces before a day of one digit, as in ctime's "Jan  5".
 PADDING = r"(?<=[A-Za-z,] ) (?=\d\b)"
 STRAY_BLANK = r"(?<![\w,]) "  # the first character, or after a blank, "/" or "-"
 # (Central European Time), after GMT+0100 or " +0100"

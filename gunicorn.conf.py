@@ -54,7 +54,7 @@ def pre_fork(server, worker):
 
 
 def post_worker_init(worker):
-    """Pin the worker to its core, if there is one worker for each core.
+    """Pin the worker to its core, if there is at least one worker for each core.
 
     With two workers on two cores, this makes it 12 % faster: its threads run one at a
     time anyway, and no longer pass Python's lock from core to core.
@@ -67,7 +67,7 @@ def post_worker_init(worker):
 class LogfmtLogger(Logger):
     """Writes a line for each request, as logfmt, to standard output."""
 
-    seconds_to_wait = 1  # until a full pipe is read; 0 once that was in vain
+    seconds_to_wait = 1  # for a full pipe to be read; 0 after that was in vain
 
     def access(self, resp, req, environ, request_time):
         """Write a request's log line. gunicorn's format would take 10 % longer."""
