@@ -38,7 +38,7 @@ from rows import (
     select_batches,
     update_account,
 )
-from validators import APPID, new_identifier
+from validators import APPID, matches, new_identifier
 
 Object = dict[str, Any]  # of the API: an account, a profile, a session, …
 DEFAULT_DURATION = 28_800  # seconds: 8 hours
@@ -61,7 +61,7 @@ def resolve_appid(appid: str | None) -> str:
     """
     if appid is None:
         return settings()["APPID"]
-    if not isinstance(appid, str) or not re.fullmatch(APPID, appid):
+    if not matches(APPID, appid):
         raise ServiceError("invalid-appid")
     return appid
 

@@ -23,10 +23,14 @@ def new_identifier(prefix):
     return f"{prefix}_{token_hex(8)}"
 
 
-def is_identifier(prefix, text):
+def matches(pattern, value):
+    """Return whether the value is a string that the whole pattern matches."""
+    return isinstance(value, str) and bool(re.fullmatch(pattern, value))
+
+
+def is_identifier(prefix, value):
     """Return whether the value is a string in the form of an identifier."""
-    pattern = f"{prefix}_[0-9a-f]{{16}}"
-    return isinstance(text, str) and bool(re.fullmatch(pattern, text))
+    return matches(f"{prefix}_[0-9a-f]{{16}}", value)
 
 
 def identifier_for_key(prefix, key, *scope):
@@ -36,7 +40,7 @@ def identifier_for_key(prefix, key, *scope):
     """
     if key is None:
         return new_identifier(prefix)
-    if not isinstance(key, str) or not re.fullmatch("[ -~]{1,255}", key):
+    if not matches("[ -~]{1,255}", key):
         raise ServiceError("invalid-idempotency-key")
     digest = sha256(" ".join((*scope, key)).encode()).hexdigest()
     return f"{prefix}_{digest[:16]}"
@@ -46,8 +50,7 @@ def parse_number(name, value, default, *, minimum=0, maximum=MAX_INT64):
     """Return a number. Raises invalid-limit, invalid-offset or invalid-duration."""
     if value is None:
         return default
-    # int() refuses more digits.
-    is_digits = isinstance(value, str) and re.fullmatch("[0-9]{1,4300}", value)
+    is_digits = matches("[0-9]{1,4300}", value)  # int() refuses more
     if is_digits or (isinstance(value, float) and value.is_integer()):  # as JSON's 60.0
         value = int(value)
     if type(value) is not int or not minimum <= value <= maximum:
