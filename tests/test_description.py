@@ -263,6 +263,12 @@ def test_the_page_is_relative_and_asks_nothing_of_the_network(client, path):
     assert set(re.findall('(?:href|src)="(.)', page)) == {"."}
 
 
+@pytest.mark.parametrize("path", ["/docs/", "/docs/API.md"])
+def test_options_of_the_page(client, path):
+    response = client.options(path)
+    assert (response.status_code, response.data) == (200, b"")
+
+
 def test_the_page_runs_no_script_but_its_own(client):
     """Tokens are typed into it."""
     response = client.get("/docs/")
