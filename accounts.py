@@ -41,6 +41,7 @@ from rows import (
 from validators import APPID, matches, new_identifier
 
 Object = dict[str, Any]  # of the API: an account, a profile, a session, …
+OptionalStr = str | None  # None: not given
 DEFAULT_DURATION = 28_800  # seconds: 8 hours
 ADMINISTRATOR_DURATION = 31_536_000  # seconds: a year
 
@@ -54,7 +55,7 @@ class RequestCaller(NamedTuple):
     sessionid: str
 
 
-def resolve_appid(appid: str | None) -> str:
+def resolve_appid(appid: OptionalStr) -> str:
     """Return the application of a call, by default the service's own.
 
     Raises invalid-appid.
@@ -66,7 +67,7 @@ def resolve_appid(appid: str | None) -> str:
     return appid
 
 
-def authenticate(authorization: str | None, appid: str) -> RequestCaller:
+def authenticate(authorization: OptionalStr, appid: str) -> RequestCaller:
     """Return the caller whose token an Authorization header has.
 
     Raises sign-in-required, whose reason says why the session is not running.
@@ -89,10 +90,10 @@ def authenticate(authorization: str | None, appid: str) -> RequestCaller:
 
 @transaction
 def create_account(
-    appid: str | None = None,
+    appid: OptionalStr = None,
     *,
     administrator: bool = False,
-    accountid: str | None = None,
+    accountid: OptionalStr = None,
 ) -> Object:
     """Create an account. If there is one with this accountid, return it as it is.
 
@@ -121,7 +122,7 @@ def create_account(
 
 @transaction
 def create_administrator(
-    appid: str | None = None, duration: int = ADMINISTRATOR_DURATION
+    appid: OptionalStr = None, duration: int = ADMINISTRATOR_DURATION
 ) -> Object:
     """Create an administrator and a session (duration in seconds), or neither.
 
@@ -143,7 +144,7 @@ def set_administrator(accountid: str, *, off: bool = False) -> Object:
     return account | changes
 
 
-def list_administrators(appid: str | None = None) -> Object:
+def list_administrators(appid: OptionalStr = None) -> Object:
     """Return the accounts that are administrators, the oldest first.
 
     Raises invalid-appid.
@@ -152,7 +153,7 @@ def list_administrators(appid: str | None = None) -> Object:
     return accounts_where(in_application & Account.administrator)
 
 
-def find_accounts(email: str, appid: str | None = None) -> Object:
+def find_accounts(email: str, appid: OptionalStr = None) -> Object:
     """Return the accounts that have a profile with this address, ignoring case.
 
     Each has those ``profiles``, newest first. An empty address finds no account. Raises
@@ -170,7 +171,7 @@ def find_accounts(email: str, appid: str | None = None) -> Object:
     return result
 
 
-def show_account(accountid: str, appid: str | None = None) -> Object:
+def show_account(accountid: str, appid: OptionalStr = None) -> Object:
     """Return an account, of any application unless ``appid`` is given.
 
     It has all its ``profiles`` and ``sessions``, newest first. Raises

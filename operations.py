@@ -12,7 +12,7 @@ from marshmallow import ValidationError
 
 import accounts
 import rows
-from accounts import DEFAULT_DURATION, Object, resolve_appid
+from accounts import DEFAULT_DURATION, Object, OptionalStr, resolve_appid
 from config import profile_schema
 from database import transaction
 from errors import ServiceError
@@ -40,15 +40,15 @@ class Query(TypedDict, total=False):
     all: object  # anything true: all rows, whatever the limit and the offset
     limit: int | str | None
     offset: int | str | None
-    after: str | None
+    after: OptionalStr
 
 
 def update_profile(
     caller: Caller,
-    profileid: str | None,
+    profileid: OptionalStr,
     body: Mapping[str, Any] | None,
     *,
-    appid: str | None = None,
+    appid: OptionalStr = None,
     user_profile_fields: Iterable[str] | None = None,
     if_match: str | Collection[str] | None = None,
 ) -> Object:
@@ -91,12 +91,12 @@ def is_expected(profile, if_match):
 
 def create_profile(
     caller: Caller,
-    accountid: str | None,
+    accountid: OptionalStr,
     body: Mapping[str, Any] | None,
     *,
-    appid: str | None = None,
+    appid: OptionalStr = None,
     user_profile_fields: Iterable[str] | None = None,
-    idempotency_key: str | None = None,
+    idempotency_key: OptionalStr = None,
 ) -> Object:
     """Store a new profile of the caller's own account and return it.
 
@@ -124,7 +124,7 @@ def create_profile(
 
 
 def find_own_profile(
-    caller: Caller, profileid: str | None, *, appid: str | None = None
+    caller: Caller, profileid: OptionalStr, *, appid: OptionalStr = None
 ) -> Object:
     """Return the caller's own profile.
 
@@ -134,7 +134,7 @@ def find_own_profile(
 
 
 def find_own_account(
-    caller: Caller, accountid: str | None, *, appid: str | None = None
+    caller: Caller, accountid: OptionalStr, *, appid: OptionalStr = None
 ) -> Object:
     """Return the caller's own account; its ``profile`` is the default profile, or None.
 
@@ -145,7 +145,7 @@ def find_own_account(
 
 @transaction
 def set_default_profile(
-    caller: Caller, profileid: str | None, *, appid: str | None = None
+    caller: Caller, profileid: OptionalStr, *, appid: OptionalStr = None
 ) -> Object:
     """Make a profile of the caller's own account its default; return the account.
 
@@ -158,7 +158,7 @@ def set_default_profile(
 
 @transaction
 def delete_profile(
-    caller: Caller, profileid: str | None, *, appid: str | None = None
+    caller: Caller, profileid: OptionalStr, *, appid: OptionalStr = None
 ) -> Object:
     """Delete a profile of the caller's own account; return it as it was.
 
@@ -185,7 +185,7 @@ def lock_own_profile(caller, profileid, appid):
 
 
 def end_session(
-    caller: Caller, sessionid: str | None, *, appid: str | None = None
+    caller: Caller, sessionid: OptionalStr, *, appid: OptionalStr = None
 ) -> Object:
     """End a session of the caller's own account, if it has not ended; return it.
 
@@ -236,9 +236,9 @@ def load_profile(body, names, *, creating):
 def list_profiles(
     caller: Caller,
     *,
-    appid: str | None = None,
-    accountid: str | None = None,
-    email: str | None = None,
+    appid: OptionalStr = None,
+    accountid: OptionalStr = None,
+    email: OptionalStr = None,
     **query: Unpack[Query],
 ) -> list[Object] | None:
     """Return the application's profiles, newest first, or None if there are none.
@@ -254,8 +254,8 @@ def list_profiles(
 def list_sessions(
     caller: Caller,
     *,
-    appid: str | None = None,
-    accountid: str | None = None,
+    appid: OptionalStr = None,
+    accountid: OptionalStr = None,
     **query: Unpack[Query],
 ) -> list[Object] | None:
     """Return the application's sessions, as list_profiles returns the profiles."""
@@ -266,8 +266,8 @@ def list_sessions(
 def list_accounts(
     caller: Caller,
     *,
-    appid: str | None = None,
-    accountid: str | None = None,
+    appid: OptionalStr = None,
+    accountid: OptionalStr = None,
     **query: Unpack[Query],
 ) -> list[Object] | None:
     """Return the application's accounts, ascending by accountid, as list_profiles does.
@@ -280,9 +280,9 @@ def list_accounts(
 
 def list_own_profiles(
     caller: Caller,
-    accountid: str | None,
+    accountid: OptionalStr,
     *,
-    appid: str | None = None,
+    appid: OptionalStr = None,
     **query: Unpack[Query],
 ) -> list[Object] | None:
     """Return the profiles of the caller's own account, as list_profiles does.
@@ -295,9 +295,9 @@ def list_own_profiles(
 
 def list_own_sessions(
     caller: Caller,
-    accountid: str | None,
+    accountid: OptionalStr,
     *,
-    appid: str | None = None,
+    appid: OptionalStr = None,
     **query: Unpack[Query],
 ) -> list[Object] | None:
     """Return the sessions of the caller's own account, as list_own_profiles does."""
@@ -336,7 +336,7 @@ def read_list(listing, *, all=None, after=None, **numbers):
 
 
 def create_account(
-    caller: Caller, *, appid: str | None = None, idempotency_key: str | None = None
+    caller: Caller, *, appid: OptionalStr = None, idempotency_key: OptionalStr = None
 ) -> Object:
     """Store a new ordinary account and return it, as find_own_account does.
 
@@ -351,9 +351,9 @@ def create_account(
 
 def create_session(
     caller: Caller,
-    accountid: str | None,
+    accountid: OptionalStr,
     *,
-    appid: str | None = None,
+    appid: OptionalStr = None,
     duration: float | str | None = None,
 ) -> Object:
     """Store a new session of an account and return it with its token.
@@ -374,7 +374,7 @@ def start_session(accountid, duration):
 
 
 def end_sessions(
-    caller: Caller, accountid: str | None, *, appid: str | None = None
+    caller: Caller, accountid: OptionalStr, *, appid: OptionalStr = None
 ) -> Object:
     """End all running sessions of an account at once; return how many.
 
@@ -385,7 +385,7 @@ def end_sessions(
 
 
 def delete_account(
-    caller: Caller, accountid: str | None, *, appid: str | None = None
+    caller: Caller, accountid: OptionalStr, *, appid: OptionalStr = None
 ) -> Object:
     """Delete an account, its profiles and its sessions, or nothing; return how many.
 
