@@ -257,7 +257,7 @@ class MySQL(Engine, ReconnectMixin, peewee.MySQLDatabase):
             },
             **url.server,
         )
-        self.opened = local()
+        self.opened = local()  # the connection that connect() opens for _connect()
         self.retry_at = 0  # after a time-out: when to connect again, time.monotonic()
         self.retry_lock = Lock()
 

@@ -56,9 +56,9 @@ def update_profile(
 
     ``body``: input fields and their strings. ``user_profile_fields``: fields instead of
     the configured ones. ``if_match``: an ``updatedAt``, or several; if the profile has
-    another one, nothing is stored, and unless it has all the values already, this
-    raises profile-changed. Raises invalid-profileid, invalid-account, invalid-appid,
-    invalid-body, or a field's code.
+    another one, nothing is stored: it is returned if it already has all the values, and
+    otherwise this raises profile-changed. Raises invalid-profileid, invalid-account,
+    invalid-appid, invalid-body, or a field's code.
     """
     profile = find_own_profile(caller, profileid, appid=appid)
     changes = load_profile(body, user_profile_fields, creating=False)
@@ -112,7 +112,9 @@ def create_profile(
         values = load_profile(body, user_profile_fields, creating=True)
         profileid = identifier_for_key("prof", idempotency_key, appid, accountid)
     except ServiceError:
-        rows.get_object(Account, accountid, appid)  # if it is unknown, that is first
+        # An unknown account is reported first. It is read only here, because that costs
+        # a statement.
+        rows.get_object(Account, accountid, appid)
         raise
     default = values.pop("default", None)
     values |= {"profileid": profileid, "appid": appid, "accountid": accountid}
@@ -189,7 +191,7 @@ def end_session(
 ) -> Object:
     """End a session of the caller's own account, if it has not ended; return it.
 
-    Not for administrators, whose sessions only commands end. Raises invalid-account,
+    Only commands end an administrator's sessions. Raises invalid-account,
     invalid-sessionid or invalid-appid.
     """
     appid = resolve_appid(appid)
@@ -320,7 +322,8 @@ def application_listing(model, caller, accountid, appid, *, email=None):
     """
     scope = {"appid": require_administrator(caller, appid)}
     if accountid:
-        # No row has an empty one. MySQL cannot compare some strings with ASCII columns.
+        # MySQL cannot compare some strings with ASCII columns, so whatever is not an
+        # accountid becomes an empty string, which no row has.
         scope["accountid"] = accountid if is_identifier("acct", accountid) else ""
     return Listing(model, scope, email)
 
@@ -399,8 +402,8 @@ def delete_account(
 def for_ordinary_account(function, accountid, appid, *args):
     """Lock an ordinary account and call the function with its id and the arguments.
 
-    So it cannot become an administrator meanwhile. Raises invalid-accountid or
-    invalid-account.
+    The lock keeps it from becoming an administrator meanwhile. Raises invalid-accountid
+    or invalid-account.
     """
     if rows.lock_account(accountid, appid)["administrator"]:
         raise ServiceError("invalid-account")

@@ -29,8 +29,8 @@ BATCH = 100  # how many rows select_all() reads at once
 WRITE_BATCH = 1_000  # how many rows execute_in_batches() changes at once
 INSERT_TRIES = 10
 
-# ``scope``: the values of columns that the listed rows and the row ``after`` have:
-# appid, and then accountid if there is one, because an index is named by this order.
+# ``scope``: the appid, and perhaps the accountid, of the listed rows and of the row
+# ``after``, in this order, because the index is named by it.
 # ``email``: an address that the listed profiles have, ignoring case, or None.
 Listing = namedtuple("Listing", "model scope email", defaults=[None])
 
@@ -98,9 +98,9 @@ def lock_account(accountid, appid=None):
 
     Others that change the account wait for its row. Those that insert a profile or a
     session of it wait for the index record, which InnoDB reads to check the foreign
-    key. Every transaction locks in the same order, because there would be deadlocks
-    otherwise: row, index record, profiles and sessions. Raises invalid-accountid: 400
-    if none is given, 404 if it is unknown.
+    key. To avoid deadlocks, every transaction locks in this order: row, index record,
+    profiles and sessions. Raises invalid-accountid: 400 if none is given, 404 if it is
+    unknown.
     """
     account = get_object(Account, accountid, appid, lock=True)
     hint = db.index_hint.format("account_appid_accountid")

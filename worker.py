@@ -96,7 +96,7 @@ class ReadAheadWorker(ThreadWorker):
         """
         if not conn.data:  # the client has closed it
             raise ConnectionAbortedError  # gunicorn closes it, too
-        # A client that takes nothing for 5 seconds is dropped: the thread waits for it.
+        # Drop a client that receives nothing for 5 seconds: the thread waits for it.
         conn.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, SEND_TIMEOUT)
         conn.parser.unreader.unread(bytes(conn.data))
         conn.data.clear()
