@@ -138,9 +138,10 @@ def read_request(conn, cfg, longest_body):
     while conn.is_over:
         data.clear()
         yield
-    while (end := data.find(b"\r\n\r\n")) < 0:
+    while (end := data.find(b"\r\n\r\n", 0, LONGEST_HEAD)) < 0:
         if len(data) > LONGEST_HEAD:
-            data += b"x:\r\n" * (cfg.limit_request_fields + 1) + b"\r\n"
+            fields = b"x:\r\n" * (cfg.limit_request_fields + 1)
+            data[LONGEST_HEAD:] = fields + b"\r\n"
             return  # gunicorn refuses so many fields
         yield
     head, expects = EXPECT.subn(b"", bytes(data[: end + 4]))

@@ -351,6 +351,13 @@ def test_a_range_with_an_impossible_date_is_sent_whole(client):
         assert response.status_code == 200
 
 
+def test_a_file_of_the_page_has_no_412(client):
+    """The body of one would be the file, not JSON."""
+    headers = {"If-Match": '"another"'}
+    with client.get("/docs/swagger-ui.css", headers=headers) as response:
+        assert response.status_code == 200
+
+
 @pytest.mark.parametrize(("path", "method"), [(UPDATE, "PATCH"), ("/health", "GET")])
 def test_a_method_that_is_not_allowed(client, path, method):
     response = client.put(path, headers={"Host": "evil.example"})

@@ -115,6 +115,15 @@ def test_a_head_that_is_too_long_gets_more_fields_than_gunicorn_accepts(monkeypa
     assert not conn.is_whole
 
 
+def test_a_head_that_is_too_long_is_refused_although_it_arrived_at_once(monkeypatch):
+    monkeypatch.setattr(module, "LONGEST_HEAD", 1_000)
+    conn, reading = arriving()
+    conn.data += POST + b"x" * 2_000 + b"\r\n\r\n"
+    assert list(reading) == []
+    assert conn.data.count(b"x:\r\n") == Config().limit_request_fields + 1
+    assert not conn.is_whole
+
+
 @pytest.mark.parametrize("text", [b"x\r\n", b"-1\r\n", b"\r\n"])
 def test_a_size_that_is_no_number_is_not_waited_for(text):
     assert bytes_needed(CHUNKED + text)[0] == len(CHUNKED + text)
