@@ -143,11 +143,12 @@ class LogFormatter(logging.Formatter):
 
 
 def is_unhandled(record):
-    """Return whether the root logger has no handler, such as a host program's.
+    """Return whether no handler of the root logger, such as a host's, writes a record.
 
     A filter of log_handler, so that no record is written twice.
     """
-    return not logging.getLogger().handlers
+    root = logging.getLogger()
+    return all(handler.level > record.levelno for handler in root.handlers)
 
 
 # It writes to the request's wsgi.errors, or else to standard error.
