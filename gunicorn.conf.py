@@ -87,8 +87,7 @@ class LogfmtLogger(Logger):
             f"request_id={quote_value(environ.get('profiles.request_id', ''))} "
             f"bytes={resp.sent if resp.headers_sent else '-'} "
             f"ms={request_time // timedelta(milliseconds=1)} "
-            f"client={quote_value(client)[:128]} "
-            f"worker={os.getpid()}\n"
+            f"client={quote_value(client)[:128]} worker={os.getpid()}\n"
         )
         with suppress(OSError):  # standard output is closed, or its disk is full
             # A pipe that is full because nobody reads it would stop every thread.
