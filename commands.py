@@ -320,7 +320,8 @@ def copy_database(database_url):
 def read_rows():
     """Yield models, each with rows of its table, until all rows of one moment are read.
 
-    Raises ClickException if the source fails.
+    Raises ClickException if the source fails. It is caught here, because
+    copy_database() reports any other error as the target's.
     """
     try:
         with db.atomic(db.snapshot):

@@ -1,4 +1,4 @@
-"""The tables, their rows as the interface's objects, and the clock."""
+"""The tables, their rows as the API's objects, and the clock."""
 
 import re
 import time
@@ -35,6 +35,7 @@ def timestamp(nanoseconds):
 
 
 def format_time(utc_time):
+    """Return a datetime in UTC as timestamp() does."""
     return utc_time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -216,8 +216,8 @@ def select_rows(listing, *, position, limit, offset=0):
     source = f"{model.TABLE} {db.index_hint.format(index)}"
     if email:
         lower = db.lowered.format
-        condition += f" AND {lower('?')}"
-        condition += f" IN ({lower('contactEmail')}, {lower('displayEmail')})"
+        columns = ", ".join(map(lower, EMAILS))
+        condition += f" AND {lower('?')} IN ({columns})"
         # A lone surrogate, which no database can store, is in no address either.
         values.append(email.encode(errors="backslashreplace").decode())
         if email.isascii() and not columns_without_index(db):
