@@ -1,19 +1,17 @@
 """Accounts, their sessions, and the caller of a request.
 
-No function here checks the rights of a caller. operations.py has functions of the same
-names that do, so blueprints.py calls those and imports only authenticate() and
-resolve_appid() from here.
+No function here checks the rights of a caller: those of operations.py do.
 """
 
 import re
 import time
-from collections import defaultdict
+from collections import defaultdict, namedtuple
 from hashlib import sha256
 from itertools import chain
+from operator import itemgetter
 from secrets import token_hex
-from typing import Any, NamedTuple
 
-from peewee import IntegrityError
+from peewee import IntegrityError, chunked
 
 from config import settings
 from database import retry_on_conflict, run_sql, transaction
@@ -22,14 +20,13 @@ from models import (
     Account,
     Profile,
     Session,
-    as_object,
     current_timestamp,
     next_nanoseconds,
     timestamp,
 )
 from rows import (
+    BATCH,
     Listing,
-    execute_in_batches,
     get_object,
     get_object_or_none,
     insert,
@@ -40,22 +37,15 @@ from rows import (
 )
 from validators import APPID, matches, new_identifier
 
-Object = dict[str, Any]  # of the API: an account, a profile, a session, …
-OptionalStr = str | None  # None: not given
 DEFAULT_DURATION = 28_800  # seconds: 8 hours
 ADMINISTRATOR_DURATION = 31_536_000  # seconds: a year
 
 
-class RequestCaller(NamedTuple):
-    """The account whose token a request has, and the session of the token."""
-
-    accountid: str
-    administrator: bool
-    appid: str
-    sessionid: str
+# The account whose token a request has, and the session of the token.
+RequestCaller = namedtuple("RequestCaller", "accountid administrator appid sessionid")
 
 
-def resolve_appid(appid: OptionalStr) -> str:
+def resolve_appid(appid):
     """Return the application of a call, by default the service's own.
 
     Raises invalid-appid.
@@ -67,7 +57,7 @@ def resolve_appid(appid: OptionalStr) -> str:
     return appid
 
 
-def authenticate(authorization: OptionalStr, appid: str) -> RequestCaller:
+def authenticate(authorization, appid):
     """Return the caller whose token an Authorization header has.
 
     Raises sign-in-required, whose reason says why the session is not running.
@@ -88,20 +78,22 @@ def authenticate(authorization: OptionalStr, appid: str) -> RequestCaller:
     raise ServiceError("sign-in-required", reason=reason)
 
 
-@transaction
-def create_account(
-    appid: OptionalStr = None,
-    *,
-    administrator: bool = False,
-    accountid: OptionalStr = None,
-) -> Object:
+def insert_account(appid=None, *, administrator=False, accountid=None):
     """Create an account. If there is one with this accountid, return it as it is.
 
     Raises invalid-appid.
     """
+    account, _ = insert_account_once(appid, accountid, administrator=administrator)
+    return account
+
+
+@transaction
+def insert_account_once(appid, accountid, *, administrator=False):
+    """Do what insert_account() does; return the account, and whether it is new."""
     appid = resolve_appid(appid)
     accountid = accountid or new_identifier("acct")
     created_at = timestamp(next_nanoseconds())
+    is_new = True
     try:
         # Even a failed INSERT locks the row, so nobody can delete the account before we
         # read it.
@@ -117,61 +109,60 @@ def create_account(
         # does not see it if it began to read before that.
         if not get_object_or_none(Account, accountid):
             raise
-    return get_object(Account, accountid, appid)
+        is_new = False
+    return get_object(Account, accountid, appid), is_new
 
 
 @transaction
-def create_administrator(
-    appid: OptionalStr = None, duration: int = ADMINISTRATOR_DURATION
-) -> Object:
+def insert_administrator(appid=None, duration=ADMINISTRATOR_DURATION):
     """Create an administrator and a session (duration in seconds), or neither.
 
     Return the session with its token. Raises invalid-appid.
     """
-    account = create_account(appid, administrator=True)
-    return create_session(account["accountid"], duration)
+    account = insert_account(appid, administrator=True)
+    return insert_session(account["accountid"], duration)
 
 
 @transaction
-def set_administrator(accountid: str, *, off: bool = False) -> Object:
+def set_administrator(accountid, *, off=False):
     """Make an account an administrator, or an ordinary one, and end its sessions.
 
     Raises invalid-accountid.
     """
     account = get_object(Account, accountid, lock=True)
     changes = update_account(accountid, {"administrator": not off})
-    end_sessions(accountid)
+    close_sessions(accountid)
     return account | changes
 
 
-def list_administrators(appid: OptionalStr = None) -> Object:
+def list_administrators(appid=None):
     """Return the accounts that are administrators, the oldest first.
 
     Raises invalid-appid.
     """
     in_application = Account.appid == resolve_appid(appid)
-    return accounts_where(in_application & Account.administrator)
+    return accounts_object(read_accounts(in_application & Account.administrator))
 
 
-def find_accounts(email: str, appid: OptionalStr = None) -> Object:
-    """Return the accounts that have a profile with this address, ignoring case.
+def find_accounts(email, appid=None):
+    """Return the accounts that have a profile with this address, the oldest first.
 
-    Each has those ``profiles``, newest first. An empty address finds no account. Raises
-    invalid-appid.
+    Each has those ``profiles``, newest first. The case of ASCII letters is ignored. An
+    empty address finds no account. Raises invalid-appid.
     """
-    listing = Listing(Profile, {"appid": resolve_appid(appid)}, email)
-    matching = defaultdict(list)
-    batches = select_all(listing) if email else ()
-    for batch in batches:
+    profiles = defaultdict(list)
+    for batch in select_all(Listing(Profile, {"appid": resolve_appid(appid)}, email)):
         for profile in batch:
-            matching[profile["accountid"]].append(profile)
-    result = accounts_where(Account.accountid.in_(list(matching)))
-    for account in result["data"]:
-        account["profiles"] = matching[account["accountid"]]
-    return result
+            profiles[profile["accountid"]].append(profile)
+    accounts = []
+    for accountids in chunked(profiles, BATCH):
+        accounts += read_accounts(Account.accountid.in_(accountids))
+    for account in accounts:
+        account["profiles"] = profiles[account["accountid"]]
+    return accounts_object(accounts)
 
 
-def show_account(accountid: str, appid: OptionalStr = None) -> Object:
+def show_account(accountid, appid=None):
     """Return an account, of any application unless ``appid`` is given.
 
     It has all its ``profiles`` and ``sessions``, newest first. Raises
@@ -185,16 +176,20 @@ def show_account(accountid: str, appid: OptionalStr = None) -> Object:
     return account
 
 
-def accounts_where(condition):
-    """Return the accounts that meet a condition, the oldest first."""
-    accounts = Account.select().where(condition)
-    ordered = accounts.order_by(Account.createdAt, Account.accountid)
-    objects = [as_object(Account, row) for row in ordered.tuples()]
-    return {"object": "accounts", "data": objects}
+def read_accounts(condition):
+    """Return the accounts that meet a condition, in no order."""
+    rows = Account.select().where(condition).tuples()
+    return [Account.as_object(row) for row in rows]
+
+
+def accounts_object(accounts):
+    """Return a list of accounts as commands print it, the oldest first."""
+    accounts.sort(key=itemgetter("createdAt", "accountid"))
+    return {"object": "accounts", "data": accounts}
 
 
 @retry_on_conflict
-def create_session(accountid: str, duration: int) -> Object:
+def insert_session(accountid, duration):
     """Create a session (duration in seconds); its token is returned only here.
 
     Raises invalid-accountid.
@@ -209,11 +204,12 @@ def create_session(accountid: str, duration: int) -> Object:
         "tokenHash": sha256(token.encode()).hexdigest(),
         "csrfToken": token_hex(32),
     }
-    return {"token": token, **insert(Session, session)}
+    stored, _ = insert(Session, session)
+    return {"token": token, **stored}
 
 
 @transaction
-def end_session(sessionid: str) -> Object:
+def close_session(sessionid):
     """End a session at once, if it has not been ended; return it.
 
     Raises invalid-sessionid.
@@ -224,7 +220,7 @@ def end_session(sessionid: str) -> Object:
 
 
 @transaction
-def end_sessions(accountid: str) -> Object:
+def close_sessions(accountid):
     """End all sessions of an account at once; return how many were running.
 
     Those that have expired are ended, too. Raises invalid-accountid.
@@ -241,11 +237,11 @@ def mark_as_ended(condition):
     ended = Session.update(
         endedAt=current_timestamp(), updatedAt=timestamp(next_nanoseconds())
     )
-    return execute_in_batches(ended, condition & Session.endedAt.is_null())
+    return ended.where(condition, Session.endedAt.is_null()).execute()
 
 
 @transaction
-def delete_account(accountid: str) -> Object:
+def erase_account(accountid):
     """Delete an account, its profiles and its sessions, or nothing; return how many.
 
     Raises invalid-accountid.
@@ -254,12 +250,12 @@ def delete_account(accountid: str) -> Object:
     appid = lock_account(accountid)["appid"]
     for model in (Profile, Session):
         is_own = (model.appid == appid) & (model.accountid == accountid)
-        counts[f"{model.TABLE}s"] = execute_in_batches(model.delete(), is_own)
+        counts[f"{model.TABLE}s"] = model.delete().where(is_own).execute()
     Account.delete().where(Account.accountid == accountid).execute()
     return counts
 
 
-def purge_sessions(days: int) -> Object:
+def purge_sessions(days):
     """Delete the sessions that ended or expired that many days ago, or more.
 
     A thousand at a time, so that others can write in between, and by their ids, because

@@ -5,9 +5,7 @@ import os
 import re
 import time
 import traceback
-from collections.abc import Mapping
 from secrets import token_hex
-from typing import Any
 
 from flask import Flask, current_app, has_request_context, request
 from flask.json.provider import DefaultJSONProvider
@@ -17,10 +15,11 @@ from werkzeug.exceptions import HTTPException, NotFound
 import config
 from blueprints import BLUEPRINTS
 from commands import commands
-from database import OUTAGES, db, init_database, is_outage, log_error, redact
+from database import db, init_database
 from errors import HTTP_CODES, ServiceError, as_line
 from models import create_tables
 from openapi import describe, description, docs
+from outages import OUTAGES, is_outage, log_error, redact
 from validators import make_schema
 
 HEADERS = {
@@ -31,7 +30,7 @@ HEADERS = {
 ERROR_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "2"}}
 
 
-def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
+def create_app(overrides=None):
     """Return the service, set up by the environment and then the overrides.
 
     Raises SettingError.

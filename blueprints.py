@@ -8,22 +8,23 @@ from urllib.parse import quote, urlencode
 
 import orjson
 from flask import Blueprint, Response, current_app, request
+from werkzeug.exceptions import HTTPException
 
 import operations
 from accounts import authenticate, resolve_appid
 from body import read_body
-from database import is_outage, log_error, redact
+from errors import ServiceError
 from models import Account, Profile, Session, check_tables
+from outages import is_outage, log_error, redact
 from rows import select_all, select_page
 from validators import is_identifier
 
-update_profile = Blueprint("update-profile", __name__)
+update_profile_blueprint = Blueprint("update-profile", __name__)
 
 
-@update_profile.patch("/api/user/update-profile")
+@update_profile_blueprint.patch("/api/user/update-profile")
 def update_profile_endpoint():
-    caller = read_caller()
-    body = read_body()
+    caller, body = read_caller_and_body()
     profileid = request.args.get("profileid")
     profile = operations.update_profile(
         caller, profileid, body, appid=caller.appid, if_match=read_if_match()
@@ -31,74 +32,74 @@ def update_profile_endpoint():
     return profile, entity_tag(profile)
 
 
-create_profile = Blueprint("create-profile", __name__)
+create_profile_blueprint = Blueprint("create-profile", __name__)
 
 
-@create_profile.post("/api/user/create-profile")
+@create_profile_blueprint.post("/api/user/create-profile")
 def create_profile_endpoint():
-    caller = read_caller()
-    body = read_body()
+    caller, body = read_caller_and_body()
     accountid = request.args.get("accountid")
     key = request.headers.get("Idempotency-Key")
-    profile = operations.create_profile(
-        caller, accountid, body, appid=caller.appid, idempotency_key=key
+    profile, is_new = operations.get_or_create_profile(
+        caller, accountid, body, caller.appid, idempotency_key=key
     )
-    return profile, 201, entity_tag(profile)
+    return profile, 201 if is_new else 200, entity_tag(profile)
 
 
-own_account = Blueprint("own-account", __name__)
+own_account_blueprint = Blueprint("own-account", __name__)
 
 
-@own_account.get("/api/user/account")
+@own_account_blueprint.get("/api/user/account")
 def own_account_endpoint():
     return call_own(operations.find_own_account, "accountid")
 
 
-own_profile = Blueprint("own-profile", __name__)
+own_profile_blueprint = Blueprint("own-profile", __name__)
 
 
-@own_profile.get("/api/user/profile")
+@own_profile_blueprint.get("/api/user/profile")
 def own_profile_endpoint():
     profile = call_own(operations.find_own_profile, "profileid")
     return profile, entity_tag(profile)
 
 
-own_profiles = Blueprint("own-profiles", __name__)
+own_profiles_blueprint = Blueprint("own-profiles", __name__)
 
 
-@own_profiles.get("/api/user/profiles")
+@own_profiles_blueprint.get("/api/user/profiles")
 def own_profiles_endpoint():
     return send_listing(operations.own_listing, Profile)
 
 
-own_sessions = Blueprint("own-sessions", __name__)
+own_sessions_blueprint = Blueprint("own-sessions", __name__)
 
 
-@own_sessions.get("/api/user/sessions")
+@own_sessions_blueprint.get("/api/user/sessions")
 def own_sessions_endpoint():
-    return send_listing(operations.own_listing, Session)
+    active = request.args.get("active")
+    return send_listing(operations.own_listing, Session, active=active)
 
 
-set_default_profile = Blueprint("set-default-profile", __name__)
+set_default_profile_blueprint = Blueprint("set-default-profile", __name__)
 
 
-@set_default_profile.patch("/api/user/set-default-profile")
+@set_default_profile_blueprint.patch("/api/user/set-default-profile")
 def set_default_profile_endpoint():
     return call_own(operations.set_default_profile, "profileid")
 
 
-delete_profile = Blueprint("delete-profile", __name__)
+delete_profile_blueprint = Blueprint("delete-profile", __name__)
 
 
-@delete_profile.delete("/api/user/delete-profile")
+@delete_profile_blueprint.delete("/api/user/delete-profile")
 def delete_profile_endpoint():
     return call_own(operations.delete_profile, "profileid")
 
 
-end_session = Blueprint("end-session", __name__)
+end_session_blueprint = Blueprint("end-session", __name__)
 
 
-@end_session.patch("/api/user/end-session")
+@end_session_blueprint.patch("/api/user/end-session")
 def end_session_endpoint():
     caller = read_caller()
     # Without a sessionid, the session of the token that was sent.
@@ -106,112 +107,112 @@ def end_session_endpoint():
     return operations.end_session(caller, sessionid, appid=caller.appid)
 
 
-sessions = Blueprint("sessions", __name__)
+sessions_blueprint = Blueprint("sessions", __name__)
 
 
-@sessions.get("/api/administrator/sessions")
+@sessions_blueprint.get("/api/administrator/sessions")
 def sessions_endpoint():
-    return send_listing(operations.application_listing, Session)
+    active = request.args.get("active")
+    return send_listing(operations.application_listing, Session, active=active)
 
 
-profiles = Blueprint("profiles", __name__)
+profiles_blueprint = Blueprint("profiles", __name__)
 
 
-@profiles.get("/api/administrator/profiles")
+@profiles_blueprint.get("/api/administrator/profiles")
 def profiles_endpoint():
     email = request.args.get("email")
     return send_listing(operations.application_listing, Profile, email=email)
 
 
-accounts = Blueprint("accounts", __name__)
+accounts_blueprint = Blueprint("accounts", __name__)
 
 
-@accounts.get("/api/administrator/accounts")
+@accounts_blueprint.get("/api/administrator/accounts")
 def accounts_endpoint():
     return send_listing(operations.application_listing, Account)
 
 
-create_account = Blueprint("create-account", __name__)
+create_account_blueprint = Blueprint("create-account", __name__)
 
 
-@create_account.post("/api/administrator/create-account")
+@create_account_blueprint.post("/api/administrator/create-account")
 def create_account_endpoint():
     caller = read_caller()
     key = request.headers.get("Idempotency-Key")
-    account = operations.create_account(caller, appid=caller.appid, idempotency_key=key)
+    account, is_new = operations.get_or_create_account(caller, caller.appid, key)
     request.environ["profiles.target"] = account["accountid"]
-    return account, 201
+    return account, 201 if is_new else 200
 
 
-create_session = Blueprint("create-session", __name__)
+create_session_blueprint = Blueprint("create-session", __name__)
 
 
-@create_session.post("/api/administrator/create-session")
+@create_session_blueprint.post("/api/administrator/create-session")
 def create_session_endpoint():
-    caller = read_caller()
-    duration = read_body().get("duration")
+    caller, body = read_caller_and_body()
     accountid = read_target(caller)
     session = operations.create_session(
-        caller, accountid, appid=caller.appid, duration=duration
+        caller, accountid, appid=caller.appid, duration=body.get("duration")
     )
     return session, 201
 
 
-end_sessions = Blueprint("end-sessions", __name__)
+end_sessions_blueprint = Blueprint("end-sessions", __name__)
 
 
-@end_sessions.patch("/api/administrator/end-sessions")
+@end_sessions_blueprint.patch("/api/administrator/end-sessions")
 def end_sessions_endpoint():
     caller = read_caller()
     return operations.end_sessions(caller, read_target(caller), appid=caller.appid)
 
 
-delete_account = Blueprint("delete-account", __name__)
+delete_account_blueprint = Blueprint("delete-account", __name__)
 
 
-@delete_account.delete("/api/administrator/delete-account")
+@delete_account_blueprint.delete("/api/administrator/delete-account")
 def delete_account_endpoint():
     caller = read_caller()
     return operations.delete_account(caller, read_target(caller), appid=caller.appid)
 
 
 HEALTHY = {"object": "health", "status": "ok"}
-health = Blueprint("health", __name__)
+health_blueprint = Blueprint("health", __name__)
 
 
-@health.get("/health")
+@health_blueprint.get("/health")
 def health_endpoint():
     check_tables()
     return HEALTHY
 
 
-live = Blueprint("live", __name__)
+live_blueprint = Blueprint("live", __name__)
 
 
-@live.get("/live")
+@live_blueprint.get("/live")
 def live_endpoint():
     return HEALTHY
 
 
 BLUEPRINTS = (
-    update_profile,
-    create_profile,
-    own_account,
-    own_profile,
-    own_profiles,
-    own_sessions,
-    set_default_profile,
-    delete_profile,
-    end_session,
-    sessions,
-    profiles,
-    accounts,
-    create_account,
-    create_session,
-    end_sessions,
-    delete_account,
-    health,
-    live,
+    update_profile_blueprint,
+    create_profile_blueprint,
+    own_account_blueprint,
+    own_profile_blueprint,
+    own_profiles_blueprint,
+    own_sessions_blueprint,
+    set_default_profile_blueprint,
+    delete_profile_blueprint,
+    end_session_blueprint,
+    sessions_blueprint,
+    profiles_blueprint,
+    accounts_blueprint,
+    create_account_blueprint,
+    create_session_blueprint,
+    end_sessions_blueprint,
+    delete_account_blueprint,
+    health_blueprint,
+    live_blueprint,
 )
 
 
@@ -247,7 +248,7 @@ def send_page(objects, next_after):
     response = Response(body, mimetype="application/json")
     if next_after:
         parameters = {}
-        for name in ("accountid", "email", "limit"):
+        for name in ("accountid", "email", "active", "limit"):
             if value := request.args.get(name):
                 parameters[name] = value
         parameters["after"] = next_after
@@ -299,6 +300,21 @@ def read_caller():
     environ["profiles.account"] = caller.accountid
     environ["profiles.session"] = caller.sessionid
     return caller
+
+
+def read_caller_and_body():
+    """Return the caller and the body of the request.
+
+    The body is received before the token is looked up, because the token may be ended
+    while a body trickles in. What is wrong with the caller is reported first. Raises
+    what read_caller() and read_body() raise.
+    """
+    try:
+        body = read_body()
+    except (ServiceError, HTTPException):
+        read_caller()
+        raise
+    return read_caller(), body
 
 
 def read_if_match():

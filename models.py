@@ -1,8 +1,9 @@
 """The tables, their rows as the API's objects, and the clock."""
 
-import re
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from functools import partial
+from threading import Lock
 
 import peewee
 from peewee import SQL, BigIntegerField, BooleanField, IntegerField, TextField
@@ -11,43 +12,29 @@ from playhouse.migrate import SchemaMigrator
 from database import db
 from validators import PROFILE_FIELDS
 
-ALTER_SECONDS = 60  # how long run_when_unlocked() waits for other connections
 EMAILS = ("contactEmail", "displayEmail")  # columns that a search reads, by an index
 latest = 0  # what next_nanoseconds() returned last
+latest_lock = Lock()
 
 
 def next_nanoseconds():
     """Return nanoseconds since 1970, UTC, for the id and the timestamps of a row.
 
-    The current time, but at least one more than the last value, so that rows of a
-    process keep their order when the clock is set back. Not unique across threads and
-    processes: insert() retries on a collision. To compare with the current time, use
-    ``time.time_ns()`` or current_timestamp() instead.
+    The current time, but at least one more than the last value, so the rows of a
+    process have different ids, and keep their order when the clock is set back. Not
+    unique across processes: insert() retries on a collision. To compare with the
+    current time, use ``time.time_ns()`` or current_timestamp() instead.
     """
     global latest
-    latest = now_ns = max(latest + 1, time.time_ns())
-    return now_ns
+    with latest_lock:
+        latest = max(latest + 1, time.time_ns())
+        return latest
 
 
 def timestamp(nanoseconds):
     """Return ISO 8601, UTC, to the millisecond. Timestamps sort chronologically."""
-    return format_time(datetime.fromtimestamp(nanoseconds // 10**6 / 1000, UTC))
-
-
-def format_time(utc_time):
-    """Return a datetime in UTC as timestamp() does."""
+    utc_time = datetime.fromtimestamp(nanoseconds // 10**6 / 1000, UTC)
     return utc_time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def timestamp_after(previous):
-    """Return the current timestamp, but at least a millisecond after the previous one.
-
-    So two versions of a profile never have the same updatedAt.
-    """
-    now = timestamp(next_nanoseconds())
-    if now > previous:
-        return now
-    return format_time(datetime.fromisoformat(previous) + timedelta(milliseconds=1))
 
 
 def current_timestamp():
@@ -66,30 +53,22 @@ ACCOUNT_FOREIGN_KEY = SQL(
 )
 
 
-# The properties that are not a column of the same name: object is the table's name,
-# fields is always null, and ended follows from endedAt and expiresAt.
-PROPERTY_COLUMNS = {"object": None, "fields": None, "ended": "endedAt"}
+# The COLUMNS of a model are those that the API shows. as_object() takes their values,
+# in this order, and returns the object as the API has it. A UNIQUE constraint is also
+# an index: rows.py names some of them.
 
 
-def with_columns(model):
-    """Decorate a model: set what select and as_object() need of its PROPERTIES.
-
-    EMPTY: the object that as_object() fills, with the properties in their order.
-    COLUMNS: the columns that it is filled from. SELECT_LIST: the same as SQL.
-    """
-    model.TABLE = model._meta.table_name
-    model.EMPTY = dict.fromkeys(model.PROPERTIES) | {"object": model.TABLE}
-    names = [PROPERTY_COLUMNS.get(name, name) for name in model.PROPERTIES]
-    model.COLUMNS = [name for name in names if name]
-    model.SELECT_LIST = ", ".join(f"{model.TABLE}.{name}" for name in model.COLUMNS)
-    return model
-
-
-@with_columns
 class Account(db.Model):
+    TABLE = "account"
     PREFIX = "acct"
-    PROPERTIES = """accountid object appid administrator profileid createdAt
-        updatedAt""".split()
+    COLUMNS = (
+        "accountid",
+        "appid",
+        "administrator",
+        "profileid",
+        "createdAt",
+        "updatedAt",
+    )
 
     accountid = AsciiField(primary_key=True)
     appid = AsciiField()
@@ -103,57 +82,87 @@ class Account(db.Model):
             SQL("CONSTRAINT account_appid_accountid UNIQUE (appid, accountid)")
         ]
 
+    @staticmethod
+    def as_object(row):
+        accountid, appid, administrator, profileid, created_at, updated_at = row
+        return {
+            "accountid": accountid,
+            "object": "account",
+            "appid": appid,
+            "administrator": bool(administrator),  # both databases store 0 or 1
+            "profileid": profileid,
+            "createdAt": created_at,
+            "updatedAt": updated_at,
+        }
 
-class AccountRow(db.Model):
-    """The columns of each row that belongs to an account."""
+
+class Profile(db.Model):
+    TABLE = "profile"
+    PREFIX = "prof"
+    FIELDS = tuple(field.property for field in PROFILE_FIELDS.values())
+    COLUMNS = ("profileid", "appid", "accountid", *FIELDS, "createdAt", "updatedAt")
 
     id = BigIntegerField(primary_key=True)  # when it was created, in ns: the order
     appid = AsciiField()
     accountid = AsciiField()
     createdAt = AsciiField()
     updatedAt = AsciiField()
-
-
-# A UNIQUE constraint is also an index: rows.py names some of them.
-
-
-@with_columns
-class Profile(AccountRow):
-    PREFIX = "prof"
-    PROPERTIES = [
-        *"profileid object appid accountid".split(),
-        *[field.property for field in PROFILE_FIELDS.values()],
-        *"fields createdAt updatedAt".split(),
-    ]
-
     profileid = AsciiField()
-    # A column for each field: companyName, fullName and so on. In the body of a class,
-    # locals() is the namespace of the class.
-    locals().update(
-        {field.property: TextField(null=True) for field in PROFILE_FIELDS.values()}
-    )
+    companyName = TextField(null=True)
+    fullName = TextField(null=True)
+    contactEmail = TextField(null=True)
+    displayEmail = TextField(null=True)
+    displayName = TextField(null=True)
+    phone = TextField(null=True)
+    occupation = TextField(null=True)
+    location = TextField(null=True)
+    dob = TextField(null=True)
+    website = TextField(null=True)
 
     class Meta:
         constraints = [
             SQL("CONSTRAINT profile_profileid UNIQUE (profileid)"),
             SQL("CONSTRAINT profile_appid_id UNIQUE (appid, id)"),
+            SQL("CONSTRAINT profile_appid_accountid_id UNIQUE (appid, accountid, id)"),
             ACCOUNT_FOREIGN_KEY,
-            # Only MySQL runs what is in the comment. On SQLite, create_tables() adds
-            # the two indexes.
-            SQL(
-                """CONSTRAINT profile_appid_accountid_id UNIQUE (appid, accountid, id)
-                /*!, INDEX profile_appid_contactEmail (appid, contactEmail(64)),
-                INDEX profile_appid_displayEmail (appid, displayEmail(64)) */"""
-            ),
         ]
 
+    @staticmethod
+    def as_object(row):
+        profileid, appid, accountid, *values, created_at, updated_at = row
+        return {
+            "profileid": profileid,
+            "object": "profile",
+            "appid": appid,
+            "accountid": accountid,
+            **dict(zip(Profile.FIELDS, values, strict=True)),
+            "fields": None,
+            "createdAt": created_at,
+            "updatedAt": updated_at,
+        }
 
-@with_columns
-class Session(AccountRow):
+
+class Session(db.Model):
+    TABLE = "session"
     PREFIX = "sess"
-    PROPERTIES = """sessionid object appid accountid duration csrfToken expiresAt
-        lastVerifiedAt ended createdAt updatedAt""".split()
+    COLUMNS = (
+        "sessionid",
+        "appid",
+        "accountid",
+        "duration",
+        "csrfToken",
+        "expiresAt",
+        "lastVerifiedAt",
+        "endedAt",
+        "createdAt",
+        "updatedAt",
+    )
 
+    id = BigIntegerField(primary_key=True)  # when it was created, in ns: the order
+    appid = AsciiField()
+    accountid = AsciiField()
+    createdAt = AsciiField()
+    updatedAt = AsciiField()
     sessionid = AsciiField()
     tokenHash = AsciiField()
     duration = IntegerField()  # seconds
@@ -171,98 +180,90 @@ class Session(AccountRow):
             ACCOUNT_FOREIGN_KEY,
         ]
 
+    @staticmethod
+    def as_object(row):
+        sessionid, appid, accountid, duration, csrf_token, expires_at, *rest = row
+        last_verified_at, ended_at, created_at, updated_at = rest
+        return {
+            "sessionid": sessionid,
+            "object": "session",
+            "appid": appid,
+            "accountid": accountid,
+            "duration": duration,
+            "csrfToken": csrf_token,
+            "expiresAt": expires_at,
+            "lastVerifiedAt": last_verified_at,
+            "ended": ended_at is not None or expires_at <= current_timestamp(),
+            "createdAt": created_at,
+            "updatedAt": updated_at,
+        }
+
 
 MODELS = (Account, Profile, Session)  # in the order in which they can be filled
 
 
 def create_tables(database):
-    """Create the missing tables, each with its indexes in one statement.
+    """Create the missing tables.
 
-    If none is missing, no right to create tables is needed.
+    If none is missing, no right to create tables is needed. The indexes of the e-mail
+    columns are added to a new table only, because that takes seconds for a million
+    rows: ``flask init-db`` adds them to a table of version 3.2.
     """
     existing = database.get_tables()
     for model in MODELS:
         if model.TABLE not in existing:
             peewee.SchemaManager(model, database).create_table()
     if Profile.TABLE not in existing:
-        add_indexes(database)
+        add_missing(find_missing_indexes, database)
 
 
-def add_columns(database):
-    """Add the columns that a table lacks and that may be null; return their names.
+def add_missing(find_missing, database):
+    """Add what one of the two functions below finds; return the names.
 
-    Only ``flask init-db`` calls this. An older version can serve meanwhile.
+    Raises OperationalError, for example if another connection has locked a table.
+    """
+    added = []
+    for name, add in find_missing(database).items():
+        try:
+            add()
+        except peewee.OperationalError:
+            if name in find_missing(database):
+                raise
+        else:  # otherwise another process has just added it
+            added.append(name)
+    return added
+
+
+def find_missing_columns(database):
+    """Return the columns that tables lack and that may be null, each with what adds it.
+
+    An older version can serve while they are added.
     """
     migrator = SchemaMigrator.from_database(database)
-    added = []
+    missing = {}
     for model in MODELS:
         existing = {column.name for column in database.get_columns(model.TABLE)}
         for field in model._meta.sorted_fields:
             if field.null and field.name not in existing:
                 addition = migrator.add_column(model.TABLE, field.name, field)
-                if run_when_unlocked(addition.run):
-                    added.append(f"{model.TABLE}.{field.name}")
-    return added
+                missing[f"{model.TABLE}.{field.name}"] = addition.run
+    return missing
 
 
-def add_indexes(database):
-    """Add the missing indexes of the e-mail columns.
-
-    This takes seconds for a million rows, so the service does it only in a new table.
-    """
-    for column in columns_without_index(database):
-        sql = database.add_email_index.format(column)
-        run_when_unlocked(database.execute_sql, sql)
-
-
-def columns_without_index(database):
-    """Return the e-mail columns whose index is missing, as in a table of 3.2.
+def find_missing_indexes(database):
+    """Return the indexes that the e-mail columns lack, each with what adds it.
 
     An index of another name does not count, because the search names it on MySQL.
     """
-    names = [index.name for index in database.get_indexes(Profile.TABLE)]
-    return [column for column in EMAILS if f"profile_appid_{column}" not in names]
-
-
-def run_when_unlocked(add, *args):
-    """Add a column or an index by ``add(*args)``, retrying while others lock the table.
-
-    Return True, or False if another process has just added it. Raises OperationalError:
-    for a lock, after ALTER_SECONDS.
-    """
-    deadline = time.monotonic() + ALTER_SECONDS
-    while True:
-        try:
-            add(*args)
-            return True
-        except peewee.OperationalError as error:
-            exists = r"\((1060|1061),|duplicate column name|index \S+ already exists"
-            if re.search(exists, str(error)):
-                return False
-            is_locked = re.search(r"\((1205|1213),|database is locked", str(error))
-            if not is_locked or time.monotonic() > deadline:
-                raise
-        time.sleep(0.5)  # lets statements run that queued up behind this one
+    existing = {index.name for index in database.get_indexes(Profile.TABLE)}
+    return {
+        column: partial(database.execute_sql, database.add_email_index.format(column))
+        for column in EMAILS
+        if f"profile_appid_{column}" not in existing
+    }
 
 
 def check_tables():
     """Read every column of each table. The error names a column that is missing."""
     for model in MODELS:
         model.select().first()
-
-
-def as_object(model, values):
-    """Return the object of a row, as the API has it.
-
-    ``values``: those of the model's COLUMNS, in their order, as SELECT_LIST reads them.
-    Other values may follow.
-    """
-    properties = model.EMPTY.copy()
-    properties.update(zip(model.COLUMNS, values, strict=False))
-    if model is Account:  # both databases store a boolean as 0 or 1
-        properties["administrator"] = bool(properties["administrator"])
-    if model is Session:
-        was_ended = properties.pop("endedAt") is not None
-        has_expired = properties["expiresAt"] <= current_timestamp()
-        properties["ended"] = was_ended or has_expired
-    return properties

@@ -1,18 +1,14 @@
 """The operations, for HTTP and in-process. Each checks the rights of its caller.
 
-accounts.py has functions of the same names that check no rights. A caller is any object
-with ``accountid`` and ``administrator``; one that also has an ``appid`` has rights in
-that application alone. Failures are ServiceErrors.
+A caller is any object with ``accountid`` and ``administrator``; one that also has an
+``appid`` has rights in that application alone. Failures are ServiceErrors.
 """
-
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Protocol, TypedDict, Unpack
 
 from marshmallow import ValidationError
 
 import accounts
 import rows
-from accounts import DEFAULT_DURATION, Object, OptionalStr, resolve_appid
+from accounts import DEFAULT_DURATION, resolve_appid
 from config import profile_schema
 from database import transaction
 from errors import ServiceError
@@ -21,37 +17,9 @@ from rows import Listing
 from validators import identifier_for_key, is_identifier, parse_number
 
 
-class HasRights(Protocol):
-    """What an operation reads of its caller."""
-
-    @property
-    def accountid(self) -> str: ...
-
-    @property
-    def administrator(self) -> bool: ...
-
-
-Caller = Account | HasRights  # some checkers don't accept an Account as HasRights
-
-
-class Query(TypedDict, total=False):
-    """The parameters of a list, as in the API. Numbers may be strings."""
-
-    all: object  # anything true: all rows, whatever the limit and the offset
-    limit: int | str | None
-    offset: int | str | None
-    after: OptionalStr
-
-
 def update_profile(
-    caller: Caller,
-    profileid: OptionalStr,
-    body: Mapping[str, Any] | None,
-    *,
-    appid: OptionalStr = None,
-    user_profile_fields: Iterable[str] | None = None,
-    if_match: str | Collection[str] | None = None,
-) -> Object:
+    caller, profileid, body, *, appid=None, user_profile_fields=None, if_match=None
+):
     """Store the configured fields of the caller's own profile; return all of it.
 
     ``body``: input fields and their strings. ``user_profile_fields``: fields instead of
@@ -60,44 +28,34 @@ def update_profile(
     otherwise this raises profile-changed. Raises invalid-profileid, invalid-account,
     invalid-appid, invalid-body, or a field's code.
     """
-    profile = find_own_profile(caller, profileid, appid=appid)
-    changes = load_profile(body, user_profile_fields, creating=False)
-    updated = None
-    if is_expected(profile, if_match):
-        updated = rows.update_unchanged(profile, changes)
-    return updated or update_locked(caller, profileid, appid, changes, if_match)
-
-
-@transaction
-def update_locked(caller, profileid, appid, changes, if_match):
-    """Update a profile that was changed since it was read; return it.
-
-    What counts is the profile as it is committed, which a transaction of the caller's
-    own may not see. Raises profile-changed, invalid-profileid or invalid-account.
-    """
-    profile = get_own(Profile, caller, profileid, appid, lock=True)
-    if is_expected(profile, if_match):
-        return rows.update_unchanged(profile, changes)
-    if changes.items() <= profile.items():
-        return profile
-    raise ServiceError("profile-changed")
-
-
-def is_expected(profile, if_match):
-    """Return whether the profile has an ``updatedAt`` that the caller expects."""
+    appid = resolve_appid(appid)
+    try:
+        changes = load_profile(body, user_profile_fields, creating=False)
+    except ServiceError:
+        find_own_profile(caller, profileid, appid=appid)  # its error is reported first
+        raise
     expected = [if_match] if isinstance(if_match, str) else if_match
-    return expected is None or profile["updatedAt"] in expected
+    scope = {"appid": appid, "accountid": caller.accountid}
+    is_stored = belongs_to(caller, appid) and rows.update_profile_row(
+        profileid, scope, changes, expected
+    )
+    # What was not stored is compared with the profile as it is committed, which a
+    # transaction of the caller's own may not see.
+    profile = get_own(Profile, caller, profileid, appid, lock=not is_stored)
+    if not is_stored and not changes.items() <= profile.items():
+        raise ServiceError("profile-changed")
+    return profile
 
 
 def create_profile(
-    caller: Caller,
-    accountid: OptionalStr,
-    body: Mapping[str, Any] | None,
+    caller,
+    accountid,
+    body,
     *,
-    appid: OptionalStr = None,
-    user_profile_fields: Iterable[str] | None = None,
-    idempotency_key: OptionalStr = None,
-) -> Object:
+    appid=None,
+    user_profile_fields=None,
+    idempotency_key=None,
+):
     """Store a new profile of the caller's own account and return it.
 
     With ``default`` exactly ``true`` it also becomes the account's default: both are
@@ -106,6 +64,16 @@ def create_profile(
     Raises invalid-accountid, invalid-account, invalid-appid, invalid-body,
     invalid-idempotency-key, or a field's code.
     """
+    profile, _ = get_or_create_profile(
+        caller, accountid, body, appid, user_profile_fields, idempotency_key
+    )
+    return profile
+
+
+def get_or_create_profile(
+    caller, accountid, body, appid=None, user_profile_fields=None, idempotency_key=None
+):
+    """Do what create_profile() does; return the profile, and whether it is new."""
     appid = resolve_appid(appid)
     try:
         require_owner(caller, accountid, appid)
@@ -119,15 +87,13 @@ def create_profile(
     default = values.pop("default", None)
     values |= {"profileid": profileid, "appid": appid, "accountid": accountid}
     is_default = default == "true" or default is True
-    profile = rows.insert(Profile, values, as_default=is_default)
+    profile, is_new = rows.insert(Profile, values, as_default=is_default)
     if profile["accountid"] != accountid:
         raise ServiceError("invalid-idempotency-key")  # two keys have the same hash
-    return profile
+    return profile, is_new
 
 
-def find_own_profile(
-    caller: Caller, profileid: OptionalStr, *, appid: OptionalStr = None
-) -> Object:
+def find_own_profile(caller, profileid, *, appid=None):
     """Return the caller's own profile.
 
     Raises invalid-profileid, invalid-account or invalid-appid.
@@ -135,9 +101,7 @@ def find_own_profile(
     return get_own(Profile, caller, profileid, appid)
 
 
-def find_own_account(
-    caller: Caller, accountid: OptionalStr, *, appid: OptionalStr = None
-) -> Object:
+def find_own_account(caller, accountid, *, appid=None):
     """Return the caller's own account; its ``profile`` is the default profile, or None.
 
     Raises invalid-accountid, invalid-account or invalid-appid.
@@ -146,9 +110,7 @@ def find_own_account(
 
 
 @transaction
-def set_default_profile(
-    caller: Caller, profileid: OptionalStr, *, appid: OptionalStr = None
-) -> Object:
+def set_default_profile(caller, profileid, *, appid=None):
     """Make a profile of the caller's own account its default; return the account.
 
     Raises invalid-profileid, invalid-account or invalid-appid.
@@ -159,9 +121,7 @@ def set_default_profile(
 
 
 @transaction
-def delete_profile(
-    caller: Caller, profileid: OptionalStr, *, appid: OptionalStr = None
-) -> Object:
+def delete_profile(caller, profileid, *, appid=None):
     """Delete a profile of the caller's own account; return it as it was.
 
     If it is the account's default, the account has none afterwards. Raises
@@ -183,12 +143,10 @@ def lock_own_profile(caller, profileid, appid):
     account = rows.get_object_or_none(Account, caller.accountid, lock=True)
     # If the account was deleted, so was the profile: this raises.
     profile = get_own(Profile, caller, profileid, appid, lock=True)
-    return account, profile
+    return account or {}, profile
 
 
-def end_session(
-    caller: Caller, sessionid: OptionalStr, *, appid: OptionalStr = None
-) -> Object:
+def end_session(caller, sessionid, *, appid=None):
     """End a session of the caller's own account, if it has not ended; return it.
 
     Only commands end an administrator's sessions. Raises invalid-account,
@@ -198,7 +156,7 @@ def end_session(
     if caller.administrator:
         raise ServiceError("invalid-account")
     session = get_own(Session, caller, sessionid, appid)
-    return accounts.end_session(session["sessionid"])
+    return accounts.close_session(session["sessionid"])
 
 
 def get_own(model, caller, identifier, appid, *, lock=False):
@@ -235,43 +193,27 @@ def load_profile(body, names, *, creating):
         raise ServiceError(code, errors=errors) from None
 
 
-def list_profiles(
-    caller: Caller,
-    *,
-    appid: OptionalStr = None,
-    accountid: OptionalStr = None,
-    email: OptionalStr = None,
-    **query: Unpack[Query],
-) -> list[Object] | None:
+def list_profiles(caller, *, appid=None, accountid=None, email=None, **query):
     """Return the application's profiles, newest first, or None if there are none.
 
-    ``email``: only profiles that have this address, ignoring case. Raises
-    administrator-required, invalid-limit, invalid-offset, invalid-after or
-    invalid-appid.
+    ``email``: only profiles that have this address, ignoring the case of ASCII letters;
+    an empty one finds nobody. Raises administrator-required, invalid-limit,
+    invalid-offset, invalid-after or invalid-appid.
     """
     listing = application_listing(Profile, caller, accountid, appid, email=email)
     return read_list(listing, **query)
 
 
-def list_sessions(
-    caller: Caller,
-    *,
-    appid: OptionalStr = None,
-    accountid: OptionalStr = None,
-    **query: Unpack[Query],
-) -> list[Object] | None:
-    """Return the application's sessions, as list_profiles returns the profiles."""
-    listing = application_listing(Session, caller, accountid, appid)
+def list_sessions(caller, *, appid=None, accountid=None, active=None, **query):
+    """Return the application's sessions, as list_profiles() returns the profiles.
+
+    ``active``: if it is true, only those that neither ended nor expired.
+    """
+    listing = application_listing(Session, caller, accountid, appid, active=active)
     return read_list(listing, **query)
 
 
-def list_accounts(
-    caller: Caller,
-    *,
-    appid: OptionalStr = None,
-    accountid: OptionalStr = None,
-    **query: Unpack[Query],
-) -> list[Object] | None:
+def list_accounts(caller, *, appid=None, accountid=None, **query):
     """Return the application's accounts, ascending by accountid, as list_profiles does.
 
     Each has ``profile``: its default profile, or None.
@@ -280,13 +222,7 @@ def list_accounts(
     return read_list(listing, **query)
 
 
-def list_own_profiles(
-    caller: Caller,
-    accountid: OptionalStr,
-    *,
-    appid: OptionalStr = None,
-    **query: Unpack[Query],
-) -> list[Object] | None:
+def list_own_profiles(caller, accountid, *, appid=None, **query):
     """Return the profiles of the caller's own account, as list_profiles does.
 
     Raises invalid-accountid, invalid-account, invalid-appid, invalid-limit,
@@ -295,27 +231,26 @@ def list_own_profiles(
     return read_list(own_listing(Profile, caller, accountid, appid), **query)
 
 
-def list_own_sessions(
-    caller: Caller,
-    accountid: OptionalStr,
-    *,
-    appid: OptionalStr = None,
-    **query: Unpack[Query],
-) -> list[Object] | None:
-    """Return the sessions of the caller's own account, as list_own_profiles does."""
-    return read_list(own_listing(Session, caller, accountid, appid), **query)
+def list_own_sessions(caller, accountid, *, appid=None, active=None, **query):
+    """Return the sessions of the caller's own account, as list_own_profiles does.
+
+    ``active`` as in list_sessions().
+    """
+    listing = own_listing(Session, caller, accountid, appid, active=active)
+    return read_list(listing, **query)
 
 
-def own_listing(model, caller, accountid, appid):
+def own_listing(model, caller, accountid, appid, *, active=None):
     """Return the Listing of the rows of the caller's own account.
 
     Raises invalid-accountid, invalid-account or invalid-appid.
     """
     account = get_own(Account, caller, accountid, appid)
-    return Listing(model, {"appid": account["appid"], "accountid": accountid})
+    scope = {name: account[name] for name in ("appid", "accountid")}
+    return Listing(model, scope, active=bool(active))
 
 
-def application_listing(model, caller, accountid, appid, *, email=None):
+def application_listing(model, caller, accountid, appid, *, email=None, active=None):
     """Return the Listing of an application, optionally of one of its accounts.
 
     Raises administrator-required or invalid-appid.
@@ -325,40 +260,38 @@ def application_listing(model, caller, accountid, appid, *, email=None):
         # MySQL cannot compare some strings with ASCII columns, so whatever is not an
         # accountid becomes an empty string, which no row has.
         scope["accountid"] = accountid if is_identifier("acct", accountid) else ""
-    return Listing(model, scope, email)
+    return Listing(model, scope, email, bool(active))
 
 
-def read_list(listing, *, all=None, after=None, **numbers):
+def read_list(listing, *, all=None, after=None, limit=None, offset=None):
     """Return the objects of a listing, or None if there are none."""
     if all:
         batches = rows.select_all(listing, after)
         objects = [each for batch in batches for each in batch]
     else:
-        objects, _ = rows.select_page(listing, after=after, **numbers)
+        objects, _ = rows.select_page(listing, limit, offset, after)
     return objects or None
 
 
-def create_account(
-    caller: Caller, *, appid: OptionalStr = None, idempotency_key: OptionalStr = None
-) -> Object:
+def create_account(caller, *, appid=None, idempotency_key=None):
     """Store a new ordinary account and return it, as find_own_account does.
 
     ``idempotency_key`` as in create_profile. Raises administrator-required,
     invalid-appid or invalid-idempotency-key.
     """
+    account, _ = get_or_create_account(caller, appid, idempotency_key)
+    return account
+
+
+def get_or_create_account(caller, appid=None, idempotency_key=None):
+    """Do what create_account() does; return the account, and whether it is new."""
     appid = require_administrator(caller, appid)
     accountid = identifier_for_key("acct", idempotency_key, appid)
-    account = accounts.create_account(appid, accountid=accountid)
-    return rows.with_default_profile(account)
+    account, is_new = accounts.insert_account_once(appid, accountid)
+    return rows.with_default_profile(account), is_new
 
 
-def create_session(
-    caller: Caller,
-    accountid: OptionalStr,
-    *,
-    appid: OptionalStr = None,
-    duration: float | str | None = None,
-) -> Object:
+def create_session(caller, accountid, *, appid=None, duration=None):
     """Store a new session of an account and return it with its token.
 
     ``duration``: 1 to 86400 seconds, by default 28800. Raises administrator-required,
@@ -373,29 +306,25 @@ def start_session(accountid, duration):
     seconds = parse_number(
         "duration", duration, DEFAULT_DURATION, minimum=1, maximum=86_400
     )
-    return accounts.create_session(accountid, seconds)
+    return accounts.insert_session(accountid, seconds)
 
 
-def end_sessions(
-    caller: Caller, accountid: OptionalStr, *, appid: OptionalStr = None
-) -> Object:
+def end_sessions(caller, accountid, *, appid=None):
     """End all running sessions of an account at once; return how many.
 
     Raises administrator-required, invalid-appid, invalid-accountid or invalid-account.
     """
     appid = require_administrator(caller, appid)
-    return for_ordinary_account(accounts.end_sessions, accountid, appid)
+    return for_ordinary_account(accounts.close_sessions, accountid, appid)
 
 
-def delete_account(
-    caller: Caller, accountid: OptionalStr, *, appid: OptionalStr = None
-) -> Object:
+def delete_account(caller, accountid, *, appid=None):
     """Delete an account, its profiles and its sessions, or nothing; return how many.
 
     Raises administrator-required, invalid-appid, invalid-accountid or invalid-account.
     """
     appid = require_administrator(caller, appid)
-    return for_ordinary_account(accounts.delete_account, accountid, appid)
+    return for_ordinary_account(accounts.erase_account, accountid, appid)
 
 
 @transaction

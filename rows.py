@@ -17,22 +17,21 @@ from models import (
     Account,
     Profile,
     Session,
-    as_object,
-    columns_without_index,
+    current_timestamp,
     next_nanoseconds,
     timestamp,
-    timestamp_after,
 )
-from validators import MAX_INT64, is_identifier, parse_number
+from validators import MAX_INT64, is_identifier, matches, parse_number
 
 BATCH = 100  # how many rows select_all() reads at once
-WRITE_BATCH = 1_000  # how many rows execute_in_batches() changes at once
-INSERT_TRIES = 10
+
 
 # ``scope``: the appid, and perhaps the accountid, of the listed rows and of the row
-# ``after``, in this order, because the index is named by it.
-# ``email``: an address that the listed profiles have, ignoring case, or None.
-Listing = namedtuple("Listing", "model scope email", defaults=[None])
+# ``after``, in this order, because the index is named by it. ``email``: an address that
+# the profiles have. ``active``: whether sessions that ended or expired are left out.
+Listing = namedtuple("Listing", "model scope email active", defaults=[None, False])
+# ``position``: the accountid of an account, or the id of a profile or a session.
+Row = namedtuple("Row", "position object")
 
 
 def get_object(model, identifier, appid=None, *, lock=False):
@@ -50,13 +49,14 @@ def get_object(model, identifier, appid=None, *, lock=False):
 
 def get_object_or_none(model, identifier, *, lock=False):
     """Return the object with this identifier, or None."""
-    if is_identifier(model.PREFIX, identifier):
-        sql = f"SELECT {model.SELECT_LIST} FROM {model.TABLE} WHERE {model.TABLE}id = ?"
-        if lock:
-            sql += f" {db.row_lock}"
-        row = run_sql(sql, identifier).fetchone()
-        if row:
-            return as_object(model, row)
+    if not is_identifier(model.PREFIX, identifier):
+        return None
+    columns = ", ".join(model.COLUMNS)
+    sql = f"SELECT {columns} FROM {model.TABLE} WHERE {model.TABLE}id = ?"
+    if lock:
+        sql += f" {db.row_lock}"
+    row = run_sql(sql, identifier).fetchone()
+    return model.as_object(row) if row else None
 
 
 @retry_on_conflict
@@ -68,17 +68,26 @@ def update_account(accountid, changes):
 
 
 @retry_on_conflict
-def update_unchanged(profile, changes):
-    """Change columns of a profile and return it, or None if it was changed meanwhile.
+def update_profile_row(profileid, scope, changes, expected):
+    """Change columns of a profile of an account; return whether there is one.
 
-    Its ``updatedAt`` tells whether the row still is the ``profile`` that was read.
+    With ``expected``, it must have one of these values of ``updatedAt``. Each change
+    leaves it greater by at least a millisecond.
     """
-    read_at = profile["updatedAt"]
-    changes = changes | {"updatedAt": timestamp_after(read_at)}
-    columns = ", ".join(f"{name} = ?" for name in changes)
-    sql = f"UPDATE profile SET {columns} WHERE profileid = ? AND updatedAt = ?"
-    cursor = run_sql(sql, *changes.values(), profile["profileid"], read_at)
-    return profile | changes if cursor.rowcount else None
+    columns = "".join(f"{name} = ?, " for name in changes)
+    conditions = ["profileid = ?", *(f"{name} = ?" for name in scope)]
+    updated_at = timestamp(next_nanoseconds())
+    values = [*changes.values(), updated_at, profileid, *scope.values()]
+    if expected is not None:
+        # MySQL cannot compare some strings with ASCII columns, and ignores blanks.
+        tags = [tag for tag in expected if matches("[!-~]+", tag)]
+        placeholders = ", ".join("?" for _ in tags) or "NULL"
+        conditions.append(f"updatedAt IN ({placeholders})")
+        values += tags
+    sql = f"""UPDATE profile SET {columns}updatedAt = {db.later_timestamp}
+        WHERE {" AND ".join(conditions)}"""
+    is_given = is_identifier(Profile.PREFIX, profileid)
+    return is_given and run_sql(sql, *values).rowcount > 0
 
 
 def with_default_profile(account):
@@ -87,10 +96,10 @@ def with_default_profile(account):
     Both are read again by one statement, so that they agree.
     """
     scope = {name: account[name] for name in ("appid", "accountid")}
-    rows = select_rows(Listing(Account, scope), position="", limit=1)
+    rows = select_accounts(scope, position="", limit=1)
     if not rows:  # it was just deleted
         return account | {"profileid": None, "profile": None}
-    return as_objects(Account, rows)[0]
+    return rows[0].object
 
 
 def lock_account(accountid, appid=None):
@@ -112,33 +121,33 @@ def lock_account(accountid, appid=None):
 
 @retry_on_conflict
 def insert(model, values, *, as_default=False):
-    """Store an account's profile or session; return its object.
+    """Store an account's profile or session; return its object, and that it is new.
 
-    With ``as_default``, a profile also becomes the account's default. An IntegrityError
-    has one of three causes:
-
-    - The identifier exists, because the key was used before, or the INSERT was resent:
-      return that object, and store nothing.
-    - The account was deleted after the caller was authenticated: invalid-accountid.
-    - Another process stored a row in this nanosecond: the next nanosecond is free.
-
-    If others create and delete the same identifier, it may exist when it is stored and
-    not when it is read, so this is tried INSERT_TRIES times. Within a transaction that
-    has read before, a row may stay hidden, so there it is tried twice.
+    With ``as_default``, a profile also becomes the account's default. If an object with
+    this identifier exists, it is returned, and nothing is stored. Raises
+    invalid-accountid if the account was just deleted.
     """
     store = insert_default_profile if as_default else insert_row
-    tries = 2 if db.in_transaction() else INSERT_TRIES
-    while True:
-        try:
-            return store(model, values)
-        except IntegrityError:
-            existing = get_object_or_none(model, values[f"{model.TABLE}id"])
-            if existing:
-                return existing
-            get_object(Account, values["accountid"], values["appid"], lock=True)
-            tries -= 1
-            if not tries:
-                raise
+    try:
+        return store(model, values), True
+    except IntegrityError:
+        return insert_locked(store, model, values)
+
+
+@db.atomic()
+def insert_locked(store, model, values):
+    """Find out why insert() met an IntegrityError, while nobody changes the account.
+
+    - The account was deleted after the caller was authenticated: invalid-accountid.
+    - The identifier exists, because the key was used before, or the INSERT was resent.
+    - It existed and was deleted, or another process stored a row in that nanosecond:
+      store the row now.
+    """
+    lock_account(values["accountid"], values["appid"])
+    existing = get_object_or_none(model, values[f"{model.TABLE}id"], lock=True)
+    if existing:
+        return existing, False
+    return store(model, values), True
 
 
 @db.atomic()
@@ -150,17 +159,7 @@ def insert_default_profile(model, values):
 
 
 def insert_row(model, values):
-    """Store a row; return its object."""
-    row = new_row(model, values)
-    names = ", ".join(row)
-    placeholders = ", ".join("?" for _ in row)
-    sql = f"INSERT INTO {model.TABLE} ({names}) VALUES ({placeholders})"
-    run_sql(sql, *row.values())
-    return as_object(model, map(row.get, model.COLUMNS))  # None for one without a value
-
-
-def new_row(model, values):
-    """Return the columns of a new row: the values, its id and its timestamps."""
+    """Store a row with these values, its id and its timestamps; return its object."""
     row_id = next_nanoseconds()
     created_at = timestamp(row_id)
     row = values | {"id": row_id, "createdAt": created_at, "updatedAt": created_at}
@@ -169,7 +168,11 @@ def new_row(model, values):
         # After the clock was set back, row_id is in the future.
         begins_at = min(row_id, time.time_ns())
         row["expiresAt"] = timestamp(begins_at + row["duration"] * 10**9)
-    return row
+    names = ", ".join(row)
+    placeholders = ", ".join("?" for _ in row)
+    sql = f"INSERT INTO {model.TABLE} ({names}) VALUES ({placeholders})"
+    run_sql(sql, *row.values())
+    return model.as_object([row.get(name) for name in model.COLUMNS])
 
 
 def select_page(listing, limit=None, offset=None, after=None):
@@ -179,90 +182,26 @@ def select_page(listing, limit=None, offset=None, after=None):
     page, and if the limit is 0, the identifier is None. Numbers may be strings. Raises
     invalid-limit, invalid-offset or invalid-after.
     """
-    limit = parse_number("limit", limit, settings()["PAGE_SIZE"])
-    offset = parse_number("offset", offset, 0)
-    rows = select_rows(
-        listing,
-        position=find_position(listing, after),
-        limit=min(limit + 1, MAX_INT64),  # one more tells whether a page follows
-        offset=offset,
-    )
-    objects = as_objects(listing.model, rows[:limit])
-    if limit and len(rows) > limit:
-        return objects, objects[-1][f"{listing.model.TABLE}id"]
+    count = parse_number("limit", limit, settings()["PAGE_SIZE"])
+    skipped = parse_number("offset", offset, 0)
+    position = find_position(listing, after)
+    # One more tells whether a page follows.
+    rows = select_rows(listing, position, min(count + 1, MAX_INT64), skipped)
+    objects = find_matching(listing, rows[:count])
+    if count and len(rows) > count:
+        return objects, rows[count - 1].object[f"{listing.model.TABLE}id"]
     return objects, None
 
 
 def select_all(listing, after=None):
-    """Yield all objects in order, as lists of up to BATCH. Raises invalid-after."""
+    """Yield all objects in order, as lists of 1 to BATCH. Raises invalid-after."""
     position = find_position(listing, after)
-    while rows := select_rows(listing, position=position, limit=BATCH):
-        yield as_objects(listing.model, rows)
+    while rows := select_rows(listing, position, BATCH):
+        if objects := find_matching(listing, rows):
+            yield objects
         if len(rows) < BATCH:
             return  # without a statement that would find nothing
-        position = rows[-1][-1]
-
-
-def select_rows(listing, *, position, limit, offset=0):
-    """Return the rows behind a position, in order; each ends with its own position.
-
-    A position is an accountid in a listing of accounts, and an id in any other. The
-    values before it are what as_objects() reads.
-    """
-    model, scope, email = listing
-    condition = " AND ".join(f"{model.TABLE}.{name} = ?" for name in scope)
-    values = [*scope.values()]
-    index = "_".join([model.TABLE, *scope, "id"])
-    source = f"{model.TABLE} {db.index_hint.format(index)}"
-    if email:
-        lower = db.lowered.format
-        columns = ", ".join(map(lower, EMAILS))
-        condition += f" AND {lower('?')} IN ({columns})"
-        # A lone surrogate, which no database can store, is in no address either.
-        values.append(email.encode(errors="backslashreplace").decode())
-        if email.isascii() and not columns_without_index(db):
-            source = source_by_email(condition, index)
-            found = [email, *values, position, min(limit + offset, MAX_INT64)]
-            values = [*found, *found, *values]
-    if model is Account:
-        sql = f"""SELECT {Account.SELECT_LIST}, {Profile.SELECT_LIST}, account.accountid
-            FROM account {db.index_hint.format("account_appid_accountid")}
-            LEFT JOIN profile ON profile.profileid = account.profileid
-            WHERE {condition} AND account.accountid > ?
-            ORDER BY account.accountid LIMIT ? OFFSET ?"""
-    else:
-        sql = f"""SELECT {model.SELECT_LIST}, id FROM {source}
-            WHERE {condition} AND id < ? ORDER BY id DESC LIMIT ? OFFSET ?"""
-    return run_sql(sql, *values, position, limit, offset).fetchall()
-
-
-def source_by_email(condition, index):
-    """Return a FROM clause of the profiles of a page that have an ASCII address.
-
-    The index of each e-mail column finds those that may have it, and the condition
-    decides. Each column has its own SELECT, because MariaDB uses no index for an OR
-    with ORDER BY. Each stops where the page ends, because many can share an address;
-    then MySQL may choose ``index``, that of the listing. The join reads the ids first,
-    because MariaDB otherwise sometimes begins with the whole table.
-    """
-    ids = " UNION ".join(
-        f"""SELECT * FROM (SELECT id FROM profile
-            {db.index_hint.format(f"profile_appid_{column}, {index}")}
-            WHERE {column} = ? {db.index_collation} AND {condition} AND id < ?
-            ORDER BY id DESC LIMIT ?) AS {column}"""
-        for column in EMAILS
-    )
-    return f"({ids}) AS matching {db.ordered_join} profile USING (id)"
-
-
-def as_objects(model, rows):
-    """Return the objects of rows of select_rows(). An account has its ``profile``."""
-    objects = [as_object(model, row) for row in rows]
-    if model is Account:
-        for account, row in zip(objects, rows, strict=True):
-            profile = as_object(Profile, row[len(Account.COLUMNS) :])
-            account["profile"] = profile if profile["profileid"] else None
-    return objects
+        position = rows[-1].position
 
 
 def find_position(listing, after):
@@ -271,18 +210,101 @@ def find_position(listing, after):
     An account's position is its accountid, whether there is such an account or not.
     Raises invalid-after.
     """
-    model, scope, _ = listing
+    model, scope = listing.model, listing.scope
     if not after:
         return "" if model is Account else MAX_INT64
     if is_identifier(model.PREFIX, after):
         if model is Account:
             return after
-        condition = " AND ".join(f"{name} = ?" for name in scope)
-        sql = f"SELECT id FROM {model.TABLE} WHERE {model.TABLE}id = ? AND {condition}"
+        conditions = " AND ".join(f"{name} = ?" for name in scope)
+        sql = f"SELECT id FROM {model.TABLE} WHERE {model.TABLE}id = ? AND {conditions}"
         row = run_sql(sql, after, *scope.values()).fetchone()
         if row:
             return row[0]
     raise ServiceError("invalid-after")
+
+
+def select_rows(listing, position, limit, offset=0):
+    """Return the rows behind a position, in order; find_matching() decides of each."""
+    if listing.model is Account:
+        return select_accounts(listing.scope, position, limit, offset)
+    if listing.email is not None:
+        return select_by_email(listing.scope, listing.email, position, limit, offset)
+    return select_newest(listing, position, limit, offset)
+
+
+def select_accounts(scope, position, limit, offset=0):
+    """Return accounts, each with its default profile, ascending by accountid."""
+    columns = [f"account.{name}" for name in Account.COLUMNS]
+    columns += [f"profile.{name}" for name in Profile.COLUMNS]
+    conditions = " AND ".join(f"account.{name} = ?" for name in scope)
+    sql = f"""SELECT {", ".join(columns)}
+        FROM account {db.index_hint.format("account_appid_accountid")}
+        LEFT JOIN profile ON profile.profileid = account.profileid
+        WHERE {conditions} AND account.accountid > ?
+        ORDER BY account.accountid LIMIT ? OFFSET ?"""
+    rows = []
+    for row in run_sql(sql, *scope.values(), position, limit, offset).fetchall():
+        account = Account.as_object(row[: len(Account.COLUMNS)])
+        profile = Profile.as_object(row[len(Account.COLUMNS) :])
+        account["profile"] = profile if profile["profileid"] else None
+        rows.append(Row(account["accountid"], account))
+    return rows
+
+
+def select_newest(listing, position, limit, offset):
+    """Return profiles or sessions, newest first."""
+    model, scope = listing.model, listing.scope
+    conditions = " AND ".join(f"{name} = ?" for name in scope)
+    values = [*scope.values()]
+    if listing.active:
+        conditions += " AND endedAt IS NULL AND expiresAt > ?"
+        values.append(current_timestamp())
+    index = "_".join([model.TABLE, *scope, "id"])
+    sql = f"""SELECT id, {", ".join(model.COLUMNS)}
+        FROM {model.TABLE} {db.index_hint.format(index)}
+        WHERE {conditions} AND id < ? ORDER BY id DESC LIMIT ? OFFSET ?"""
+    rows = run_sql(sql, *values, position, limit, offset).fetchall()
+    return [Row(row[0], model.as_object(row[1:])) for row in rows]
+
+
+def select_by_email(scope, email, position, limit, offset):
+    """Return profiles that may have an address, newest first.
+
+    The index of each column finds them. It ignores more than the case of ASCII letters:
+    on MySQL also accents. Each column has its own SELECT, because MariaDB uses no index
+    for an OR with ORDER BY, and each ends where the page does, because many profiles
+    can share an address.
+    """
+    if not matches("[^\ud800-\udfff]+", email):  # no database can store a surrogate
+        return []
+    conditions = " AND ".join(f"{name} = ?" for name in scope)
+    selects = [
+        f"""SELECT * FROM (SELECT id, {", ".join(Profile.COLUMNS)}
+            FROM profile {db.index_hint.format(f"profile_appid_{column}")}
+            WHERE {conditions} AND {column} = ? {db.ignoring_case} AND id < ?
+            ORDER BY id DESC LIMIT ?) AS by_{column}"""
+        for column in EMAILS
+    ]
+    sql = f"{' UNION '.join(selects)} ORDER BY id DESC LIMIT ? OFFSET ?"
+    values = [*scope.values(), email, position, min(limit + offset, MAX_INT64)]
+    rows = run_sql(sql, *values, *values, limit, offset).fetchall()
+    return [Row(row[0], Profile.as_object(row[1:])) for row in rows]
+
+
+def find_matching(listing, rows):
+    """Return the objects of rows; of a search, only those that have the address."""
+    email = listing.email
+    return [
+        row.object for row in rows if email is None or has_address(row.object, email)
+    ]
+
+
+def has_address(profile, email):
+    """Return whether one of the columns is equal but for the case of ASCII letters."""
+    values = [profile[name] or "" for name in EMAILS]
+    # Of bytes, lower() changes ASCII letters alone.
+    return email.encode().lower() in [value.encode().lower() for value in values]
 
 
 def select_batches(query, size):
@@ -297,25 +319,3 @@ def select_batches(query, size):
     while rows:
         yield rows
         rows = db.execute(batch.where(key > rows[-1][0])).fetchall()
-
-
-def execute_in_batches(statement, condition):
-    """Execute an UPDATE or a DELETE of the rows that meet a condition; return how many.
-
-    To be called within a transaction. The statement is executed for one range of ids
-    after the other, each with about WRITE_BATCH of the rows, so that none takes long.
-    All ids are read first, because later SELECTs would have to skip what was deleted:
-    with 300,000 rows, MariaDB took 151 s instead of 8. The ranges cover every id,
-    because a transaction that has read before may not see the newest rows, which the
-    statement changes, too.
-    """
-    model = statement.model
-    matching = model.select(model.id).where(condition).order_by(model.id)
-    ids = [row[0] for row in db.execute(matching)]
-    count = 0
-    first_id = 0
-    for last_id in (*ids[WRITE_BATCH - 1 :: WRITE_BATCH], MAX_INT64):
-        in_range = model.id.between(first_id, last_id)
-        count += statement.where(condition, in_range).execute()
-        first_id = last_id + 1
-    return count

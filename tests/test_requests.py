@@ -8,7 +8,7 @@ from enum import Enum
 from io import BytesIO
 
 import pytest
-from service import CREATE, UPDATE, assert_error, named, sign_in
+from service import CREATE, UPDATE, assert_error, named, run, sign_in
 
 import models
 from app import LogFormatter, create_app
@@ -401,3 +401,29 @@ def test_a_line_about_an_error_has_its_time_and_request_id(app):
 
 def test_health(client):
     assert client.get("/health").json == {"object": "health", "status": "ok"}
+
+
+class EndingStream(BytesIO):
+    """A body during whose arrival the session of its token is ended."""
+
+    def __init__(self, data, end):
+        super().__init__(data)
+        self.end = end
+
+    def readinto(self, buffer):
+        self.end()
+        return super().readinto(buffer)
+
+
+@pytest.mark.parametrize("path", [UPDATE, CREATE, "/api/administrator/create-session"])
+def test_a_token_that_is_ended_while_its_body_arrives(app, path):
+    user = sign_in(app)
+    stream = EndingStream(b"{}", lambda: run(app, "end-sessions", user.accountid))
+    response = user.open(
+        path,
+        method="PATCH" if path == UPDATE else "POST",
+        input_stream=stream,
+        content_length=2,
+        content_type="application/json",
+    )
+    assert_error(response, 401, "sign-in-required", "ended")
