@@ -14,7 +14,7 @@ from secrets import token_hex
 from peewee import IntegrityError, chunked
 
 from config import settings
-from database import retry_on_conflict, run_sql, transaction
+from database import retry_on_conflict, run_sql, select_batches, transaction
 from errors import ServiceError
 from models import (
     Account,
@@ -32,7 +32,6 @@ from rows import (
     insert,
     lock_account,
     select_all,
-    select_batches,
     update_account,
 )
 from validators import APPID, matches, new_identifier

@@ -12,7 +12,7 @@ import accounts
 import operations
 from accounts import ADMINISTRATOR_DURATION, DEFAULT_DURATION
 from config import MAX_INT32, URL_HELP, example_body, parse_database_url
-from database import ENGINES, db, retry_on_conflict
+from database import ENGINES, db, retry_on_conflict, select_batches
 from errors import ServiceError, SettingError
 from models import (
     MODELS,
@@ -24,7 +24,6 @@ from models import (
     find_missing_indexes,
 )
 from outages import OUTAGES, describe_error, is_outage, log_error
-from rows import select_batches
 from validators import APPID, identifier_for_key
 
 commands = Blueprint("commands", __name__, cli_group=None)

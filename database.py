@@ -248,6 +248,20 @@ def run_sql(sql, *values):
     return db.execute_sql(sql.replace("?", db.param), values)
 
 
+def select_batches(query, size):
+    """Yield the rows of a query as the driver's tuples, as lists of up to ``size``.
+
+    They are in the order of the primary key, which the query must select first. Each
+    list is read by its own statement, so memory use does not grow with their number.
+    """
+    key = query.model._meta.primary_key
+    batch = query.order_by(key).limit(size)
+    rows = db.execute(batch).fetchall()
+    while rows:
+        yield rows
+        rows = db.execute(batch.where(key > rows[-1][0])).fetchall()
+
+
 def is_conflict(error):
     """Return whether MySQL rolled the transaction back, so that it can run again.
 

@@ -30,8 +30,6 @@ BATCH = 100  # how many rows select_all() reads at once
 # ``after``, in this order, because the index is named by it. ``email``: an address that
 # the profiles have. ``active``: whether sessions that ended or expired are left out.
 Listing = namedtuple("Listing", "model scope email active", defaults=[None, False])
-# ``position``: the accountid of an account, or the id of a profile or a session.
-Row = namedtuple("Row", "position object")
 
 
 def get_object(model, identifier, appid=None, *, lock=False):
@@ -74,20 +72,20 @@ def update_profile_row(profileid, scope, changes, expected):
     With ``expected``, it must have one of these values of ``updatedAt``. Each change
     leaves it greater by at least a millisecond.
     """
+    if not is_identifier(Profile.PREFIX, profileid):
+        return False
     columns = "".join(f"{name} = ?, " for name in changes)
-    conditions = ["profileid = ?", *(f"{name} = ?" for name in scope)]
     updated_at = timestamp(next_nanoseconds())
+    sql = f"""UPDATE profile SET {columns}updatedAt = {db.later_timestamp}
+        WHERE profileid = ? AND {each_equal(scope)}"""
     values = [*changes.values(), updated_at, profileid, *scope.values()]
     if expected is not None:
         # MySQL cannot compare some strings with ASCII columns, and ignores blanks.
         tags = [tag for tag in expected if matches("[!-~]+", tag)]
         placeholders = ", ".join("?" for _ in tags) or "NULL"
-        conditions.append(f"updatedAt IN ({placeholders})")
+        sql += f" AND updatedAt IN ({placeholders})"
         values += tags
-    sql = f"""UPDATE profile SET {columns}updatedAt = {db.later_timestamp}
-        WHERE {" AND ".join(conditions)}"""
-    is_given = is_identifier(Profile.PREFIX, profileid)
-    return is_given and run_sql(sql, *values).rowcount > 0
+    return run_sql(sql, *values).rowcount > 0
 
 
 def with_default_profile(account):
@@ -96,10 +94,10 @@ def with_default_profile(account):
     Both are read again by one statement, so that they agree.
     """
     scope = {name: account[name] for name in ("appid", "accountid")}
-    rows = select_accounts(scope, position="", limit=1)
-    if not rows:  # it was just deleted
+    accounts, _ = select_accounts(scope, position="", limit=1)
+    if not accounts:  # it was just deleted
         return account | {"profileid": None, "profile": None}
-    return rows[0].object
+    return accounts[0]
 
 
 def lock_account(accountid, appid=None):
@@ -182,26 +180,27 @@ def select_page(listing, limit=None, offset=None, after=None):
     page, and if the limit is 0, the identifier is None. Numbers may be strings. Raises
     invalid-limit, invalid-offset or invalid-after.
     """
-    count = parse_number("limit", limit, settings()["PAGE_SIZE"])
-    skipped = parse_number("offset", offset, 0)
+    limit = parse_number("limit", limit, settings()["PAGE_SIZE"])
+    offset = parse_number("offset", offset, 0)
     position = find_position(listing, after)
     # One more tells whether a page follows.
-    rows = select_rows(listing, position, min(count + 1, MAX_INT64), skipped)
-    objects = find_matching(listing, rows[:count])
-    if count and len(rows) > count:
-        return objects, rows[count - 1].object[f"{listing.model.TABLE}id"]
-    return objects, None
+    objects, _ = select_rows(listing, position, min(limit + 1, MAX_INT64), offset)
+    page = objects[:limit]
+    next_after = None
+    if page and len(objects) > limit:
+        next_after = page[-1][f"{listing.model.TABLE}id"]
+    return find_matching(listing, page), next_after
 
 
 def select_all(listing, after=None):
     """Yield all objects in order, as lists of 1 to BATCH. Raises invalid-after."""
     position = find_position(listing, after)
-    while rows := select_rows(listing, position, BATCH):
-        if objects := find_matching(listing, rows):
-            yield objects
-        if len(rows) < BATCH:
-            return  # without a statement that would find nothing
-        position = rows[-1].position
+    while position is not None:
+        objects, position = select_rows(listing, position, BATCH)
+        if len(objects) < BATCH:
+            position = None  # without a statement that would find nothing
+        if matching := find_matching(listing, objects):
+            yield matching
 
 
 def find_position(listing, after):
@@ -216,8 +215,8 @@ def find_position(listing, after):
     if is_identifier(model.PREFIX, after):
         if model is Account:
             return after
-        conditions = " AND ".join(f"{name} = ?" for name in scope)
-        sql = f"SELECT id FROM {model.TABLE} WHERE {model.TABLE}id = ? AND {conditions}"
+        sql = f"""SELECT id FROM {model.TABLE}
+            WHERE {model.TABLE}id = ? AND {each_equal(scope)}"""
         row = run_sql(sql, after, *scope.values()).fetchone()
         if row:
             return row[0]
@@ -225,7 +224,11 @@ def find_position(listing, after):
 
 
 def select_rows(listing, position, limit, offset=0):
-    """Return the rows behind a position, in order; find_matching() decides of each."""
+    """Return the objects behind a position, in order, and the position of the last.
+
+    A position is an accountid, or the id of a profile or a session. Of a search, these
+    are candidates: find_matching() decides.
+    """
     if listing.model is Account:
         return select_accounts(listing.scope, position, limit, offset)
     if listing.email is not None:
@@ -237,35 +240,35 @@ def select_accounts(scope, position, limit, offset=0):
     """Return accounts, each with its default profile, ascending by accountid."""
     columns = [f"account.{name}" for name in Account.COLUMNS]
     columns += [f"profile.{name}" for name in Profile.COLUMNS]
-    conditions = " AND ".join(f"account.{name} = ?" for name in scope)
     sql = f"""SELECT {", ".join(columns)}
         FROM account {db.index_hint.format("account_appid_accountid")}
         LEFT JOIN profile ON profile.profileid = account.profileid
-        WHERE {conditions} AND account.accountid > ?
+        WHERE {each_equal(scope, "account.")} AND account.accountid > ?
         ORDER BY account.accountid LIMIT ? OFFSET ?"""
-    rows = []
-    for row in run_sql(sql, *scope.values(), position, limit, offset).fetchall():
+    cursor = run_sql(sql, *scope.values(), position, limit, offset)
+    accounts = []
+    for row in cursor.fetchall():
         account = Account.as_object(row[: len(Account.COLUMNS)])
         profile = Profile.as_object(row[len(Account.COLUMNS) :])
         account["profile"] = profile if profile["profileid"] else None
-        rows.append(Row(account["accountid"], account))
-    return rows
+        accounts.append(account)
+        position = account["accountid"]
+    return accounts, position
 
 
 def select_newest(listing, position, limit, offset):
     """Return profiles or sessions, newest first."""
     model, scope = listing.model, listing.scope
-    conditions = " AND ".join(f"{name} = ?" for name in scope)
-    values = [*scope.values()]
+    index = "_".join([model.TABLE, *scope, "id"])
+    conditions = f"{each_equal(scope)} AND id < ?"
+    values = [*scope.values(), position]
     if listing.active:
         conditions += " AND endedAt IS NULL AND expiresAt > ?"
         values.append(current_timestamp())
-    index = "_".join([model.TABLE, *scope, "id"])
     sql = f"""SELECT id, {", ".join(model.COLUMNS)}
         FROM {model.TABLE} {db.index_hint.format(index)}
-        WHERE {conditions} AND id < ? ORDER BY id DESC LIMIT ? OFFSET ?"""
-    rows = run_sql(sql, *values, position, limit, offset).fetchall()
-    return [Row(row[0], model.as_object(row[1:])) for row in rows]
+        WHERE {conditions} ORDER BY id DESC LIMIT ? OFFSET ?"""
+    return fetch_objects(model, sql, *values, limit, offset)
 
 
 def select_by_email(scope, email, position, limit, offset):
@@ -277,27 +280,37 @@ def select_by_email(scope, email, position, limit, offset):
     can share an address.
     """
     if not matches("[^\ud800-\udfff]+", email):  # no database can store a surrogate
-        return []
-    conditions = " AND ".join(f"{name} = ?" for name in scope)
+        return [], None
     selects = [
         f"""SELECT * FROM (SELECT id, {", ".join(Profile.COLUMNS)}
             FROM profile {db.index_hint.format(f"profile_appid_{column}")}
-            WHERE {conditions} AND {column} = ? {db.ignoring_case} AND id < ?
+            WHERE {each_equal(scope)} AND {column} = ? {db.ignoring_case} AND id < ?
             ORDER BY id DESC LIMIT ?) AS by_{column}"""
         for column in EMAILS
     ]
     sql = f"{' UNION '.join(selects)} ORDER BY id DESC LIMIT ? OFFSET ?"
-    values = [*scope.values(), email, position, min(limit + offset, MAX_INT64)]
-    rows = run_sql(sql, *values, *values, limit, offset).fetchall()
-    return [Row(row[0], Profile.as_object(row[1:])) for row in rows]
+    end = min(limit + offset, MAX_INT64)
+    values = [*scope.values(), email, position, end]
+    return fetch_objects(Profile, sql, *values, *values, limit, offset)
 
 
-def find_matching(listing, rows):
-    """Return the objects of rows; of a search, only those that have the address."""
-    email = listing.email
-    return [
-        row.object for row in rows if email is None or has_address(row.object, email)
-    ]
+def each_equal(names, prefix=""):
+    """Return the SQL condition that each of these columns has a given value."""
+    return " AND ".join(f"{prefix}{name} = ?" for name in names)
+
+
+def fetch_objects(model, sql, *values):
+    """Return the objects of a SELECT of ids and COLUMNS, and the last id or None."""
+    rows = run_sql(sql, *values).fetchall()
+    objects = [model.as_object(row[1:]) for row in rows]
+    return objects, rows[-1][0] if rows else None
+
+
+def find_matching(listing, objects):
+    """Return the objects; of a search, only the profiles that have the address."""
+    if listing.email is None:
+        return objects
+    return [profile for profile in objects if has_address(profile, listing.email)]
 
 
 def has_address(profile, email):
@@ -305,17 +318,3 @@ def has_address(profile, email):
     values = [profile[name] or "" for name in EMAILS]
     # Of bytes, lower() changes ASCII letters alone.
     return email.encode().lower() in [value.encode().lower() for value in values]
-
-
-def select_batches(query, size):
-    """Yield the rows of a query as the driver's tuples, as lists of up to ``size``.
-
-    They are in the order of the primary key, which the query must select first. Each
-    list is read by its own statement, so memory use does not grow with their number.
-    """
-    key = query.model._meta.primary_key
-    batch = query.order_by(key).limit(size)
-    rows = db.execute(batch).fetchall()
-    while rows:
-        yield rows
-        rows = db.execute(batch.where(key > rows[-1][0])).fetchall()

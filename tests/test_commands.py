@@ -39,10 +39,9 @@ from service import (
 
 from accounts import insert_account
 from config import parse_database_url
-from database import ENGINES, MySQL, db
+from database import ENGINES, MySQL, db, select_batches
 from models import Profile, Session, create_tables, find_missing_indexes, timestamp
 from operations import find_own_account
-from rows import select_batches
 
 # Runs a command; prints the most memory that it used, in KB on Linux.
 MEASURE = """

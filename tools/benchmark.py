@@ -81,6 +81,7 @@ def make_loads(service, url):
     return {
         "list": script(administrator, "GET", PROFILES),
         "update": script(user, "PATCH", *updates, body=FORM),
+        "update one profile": script(user, "PATCH", updates[0], body=FORM),
         "create": script(user, "POST", create, body=FORM),
         "all": script(small, "GET", f"{PROFILES}?all=all"),
     }
@@ -119,7 +120,7 @@ def main():
         folder = Path(name)
         roots = options.other.resolve(), ROOT
         versions = [start(stack, root, folder, options.mysql) for root in roots]
-        for load in ("list", "update", "create", "all"):
+        for load in versions[0][1]:
             rounds = []
             for _ in range(ROUNDS):
                 for port, scripts in versions:
