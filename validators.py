@@ -40,7 +40,7 @@ def identifier_for_key(prefix, key, *scope):
     """
     if key is None:
         return new_identifier(prefix)
-    if not matches("[ -~]{1,255}", key):
+    if not matches("[!-~]([ -~]{0,253}[!-~])?", key):  # HTTP strips blanks at the ends
         raise ServiceError("invalid-idempotency-key")
     digest = sha256(" ".join((*scope, key)).encode()).hexdigest()
     return f"{prefix}_{digest[:16]}"
