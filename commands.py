@@ -32,7 +32,8 @@ EXPLANATIONS = {
     "invalid-account": "it is an administrator; first run set-administrator --off",
     "invalid-accountid": "no such account",
     "invalid-appid": f"it must match {APPID}",
-    "invalid-idempotency-key": "it must have 1 to 255 printable ASCII characters",
+    "invalid-idempotency-key": "it must have 1 to 255 printable ASCII characters, "
+    "and no blank at either end",
     "invalid-sessionid": "no such session",
 }
 

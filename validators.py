@@ -1,44 +1,38 @@
-"""Checking input: identifiers, numbers, the fields and the schemas built from them."""
+"""Checking input: identifiers, numbers, dates, addresses, and the schemas of bodies."""
 
 import re
 from collections import namedtuple
-from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import date, time
 from hashlib import sha256
 from secrets import token_hex
-from typing import Any
 from unicodedata import is_normalized
 
 from email_validator import validate_email
 from marshmallow import EXCLUDE, Schema, fields, validate
 
-from dates import parse_date
 from errors import ServiceError
 
 APPID = "[A-Za-z0-9._-]{1,64}"
 MAX_INT64 = 2**63 - 1  # the largest LIMIT and OFFSET of SQLite
 
 
-def new_identifier(prefix: str) -> str:
+def new_identifier(prefix):
     """Return a new identifier: the prefix and 16 hexadecimal characters."""
     return f"{prefix}_{token_hex(8)}"
 
 
-def matches(pattern: str, value: Any) -> bool:
+def matches(pattern, value):
     """Return whether the value is a string that the whole pattern matches."""
     return isinstance(value, str) and bool(re.fullmatch(pattern, value))
 
 
-def is_identifier(prefix: str, value: Any) -> bool:
+def is_identifier(prefix, value):
     """Return whether the value is a string in the form of an identifier."""
     return matches(f"{prefix}_[0-9a-f]{{16}}", value)
 
 
-def identifier_for_key(
-    prefix: str,
-    key: str | None,
-    *scope: str,
-) -> str:
+def identifier_for_key(prefix, key, *scope):
     """Return a new identifier or, with a key, always the same one for it in a scope.
 
     Raises invalid-idempotency-key.
@@ -52,14 +46,7 @@ def identifier_for_key(
     return f"{prefix}_{digest[:16]}"
 
 
-def parse_number(
-    name: str,
-    value: Any,
-    default: int,
-    *,
-    minimum: int = 0,
-    maximum: int = MAX_INT64,
-) -> int:
+def parse_number(name, value, default, *, minimum=0, maximum=MAX_INT64):
     """Return a number. Raises invalid-limit, invalid-offset or invalid-duration."""
     if value is None:
         return default
@@ -69,6 +56,73 @@ def parse_number(
     if type(value) is not int or not minimum <= value <= maximum:
         raise ServiceError(f"invalid-{name}")
     return value
+
+
+# Dates: the ways to write one, and the parser.
+
+# "(?!24)" refuses 24:00, which Python 3.14 accepts.
+ISO = (
+    r"(\d{4}-\d\d-\d\d|\d{8}"  # 1950-01-31, 19500131
+    r"|\d{4}-W\d\d-\d|\d{4}W\d{3})"  # 1950-W05-2, 1950W052
+    r"(?:[T ]((?!24)\d\d:[\d:.,]+"  # T10:30:00.5
+    r"(?:Z|[+-](?:0\d|1[0-4])(?::?[0-5]\d)?)?))?"  # Z, +01:00
+)
+# The second of two spaces before a day of one digit, as in ctime's "Jan  5".
+PADDING = r"(?<=[A-Za-z,] ) (?=\d\b)"
+# (Central European Time), after GMT+0100 or " +0100"
+ZONE_NAME = r"(?<=[ T][+-]\d{4}) \([^()]*\)$"
+
+# In English: strptime() would expect the language of the process's locale.
+MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
+YEAR = r"(?P<year>\d{4})"
+MONTH = r"(?P<month>\d\d?)"
+DAY = r"(?P<day>\d\d?)"
+JAN = f"(?P<month>{'|'.join(MONTHS)})"
+# January or Jan
+JANUARY = (
+    "(?P<month>jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?"
+    "|sep(tember)?|oct(ober)?|nov(ember)?|dec(ember)?)"
+)
+# "Tuesday, " or "Tue ", or none
+WEEKDAY = "(((mon|fri|sun)(day)?|tue(sday)?|wed(nesday)?|thu(rsday)?|sat(urday)?),? )?"
+MINUTES = r"(2[0-3]|[01]?\d):[0-5]?\d"  # 10:30
+SECONDS = rf"{MINUTES}:[0-5]?\d"  # 10:30:00
+# +0100, +01:00, with seconds or without, or Z
+OFFSET = r"([+-](2[0-3]|[01]\d)((:[0-5]\d){1,2}|([0-5]\d){1,2})|(?-i:Z))"
+DATE_FORMATS = (
+    f"{YEAR}/{MONTH}/{DAY}",  # 1950/01/31
+    f"{YEAR}-{MONTH}-{DAY}",  # 1950-1-31
+    f"{MONTH}/{DAY}/{YEAR}",  # 01/31/1950
+    f"{WEEKDAY}{DAY} {JANUARY} {YEAR}",  # 31 January 1950
+    f"{WEEKDAY}{DAY}-{JAN}-{YEAR}",  # 31-Jan-1950
+    f"{WEEKDAY}{JANUARY} {DAY},? {YEAR}",  # January 31, 1950
+    # RFC 2822: Tue, 31 Jan 1950 10:30 GMT, Tue, 31 Jan 1950 10:30:00 +0100
+    f"{WEEKDAY}{DAY} {JAN} {YEAR} ({MINUTES}|{SECONDS}) (GMT|{OFFSET})",
+    # ctime of C: Tue Jan 31 10:30:00 1950
+    f"{WEEKDAY}{JAN} {DAY} {SECONDS} {YEAR}",
+    # String(date) of JavaScript: Tue Jan 31 1950 10:30:00 GMT+0100
+    f"{WEEKDAY}{JAN} {DAY} {YEAR} {SECONDS} GMT{OFFSET}",
+)
+
+
+def parse_date(text):
+    """Return a date as YYYY-MM-DD, without a time. Raises ValueError."""
+    text = re.sub(ZONE_NAME, "", text)  # first, since it may not be ASCII
+    if not text.isascii():  # else \d matches digits of any alphabet
+        raise ValueError
+    if iso := re.fullmatch(ISO, text):
+        day, clock_time = iso.groups()
+        if clock_time:
+            time.fromisoformat(clock_time)
+        return date.fromisoformat(day).isoformat()
+    text = re.sub(PADDING, "", text)
+    for pattern in DATE_FORMATS:
+        if found := re.fullmatch(pattern, text, re.IGNORECASE):
+            year, month, day = found.group("year", "month", "day")
+            if month.isalpha():
+                month = MONTHS.index(month[:3].lower()) + 1
+            return date(int(year), int(month), int(day)).isoformat()
+    raise ValueError
 
 
 # The fields of a profile, in the order of its properties.
@@ -88,7 +142,7 @@ PROFILE_FIELDS = {
 }  # fmt: skip
 
 
-def check_address(text: str) -> str:
+def check_address(text):
     """Return a valid e-mail address unchanged. Raises ValueError.
 
     The domain can be any with a dot, in any case and script, or in Punycode, but must
@@ -130,9 +184,9 @@ class Text(fields.String):
     ``convert`` returns it as it is stored, or raises ValueError.
     """
 
-    convert: Callable[[str], str] = str
+    convert = str
 
-    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> str:
+    def _deserialize(self, value, *args, **kwargs):
         if isinstance(value, str):
             with suppress(ValueError):
                 value.encode()  # fails for a lone surrogate: no database can store it
@@ -146,13 +200,7 @@ class Body(Schema):
     error_messages = {"type": "invalid-body"}
 
 
-def make_schema(
-    names: Sequence[str],
-    optional: Sequence[str],
-    lengths: dict[str, tuple[int, int]],
-    *,
-    creating: bool,
-) -> Schema:
+def make_schema(names, optional, lengths, *, creating):
     """Return the schema of the required and the optional fields; others are ignored.
 
     Its messages are the codes. ``lengths``: for each field whose rule is "name", its
@@ -162,14 +210,14 @@ def make_schema(
     e-mail address is any string whose first "@" is not its first character. Creating a
     profile requires a valid address.
     """
-    schema: dict[str, fields.Field[Any]] = {}
+    schema = {}
     for name in (*names, *optional):
         code = f"invalid-{name}"
         if name not in PROFILE_FIELDS:
             raise ServiceError(code)
         property_name, rule, _ = PROFILE_FIELDS[name]
         not_empty = validate.Length(min=1, error=code)
-        checks: list[validate.Validator] = [not_empty]
+        checks = [not_empty]
         if rule == "name":
             checks.append(validate.Length(*lengths[name], error=f"{code}-length"))
         if rule == "email":
@@ -193,7 +241,7 @@ def make_schema(
     return Body.from_dict(schema)(unknown=EXCLUDE)
 
 
-def field_codes(names: Sequence[str]) -> list[str]:
+def field_codes(names):
     """Return the codes of these fields, in the order in which they are checked."""
     codes = []
     for name in names:

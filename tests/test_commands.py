@@ -100,7 +100,10 @@ def test_a_number_out_of_range(invoke, words):
 NO_ACCOUNT = "invalid-accountid: no such account"
 NO_SESSION = "invalid-sessionid: no such session"
 BAD_APPID = "invalid-appid: it must match [A-Za-z0-9._-]{1,64}"
-BAD_KEY = "invalid-idempotency-key: it must have 1 to 255 printable ASCII characters"
+BAD_KEY = (
+    "invalid-idempotency-key: it must have 1 to 255 printable ASCII characters, "
+    "and no blank at either end"
+)
 
 
 @on_sqlite
@@ -120,10 +123,12 @@ BAD_KEY = "invalid-idempotency-key: it must have 1 to 255 printable ASCII charac
         ("list-administrators --appid a/b", BAD_APPID),
         ("create-account --key é", BAD_KEY),
         ("show-account --key=", BAD_KEY),
+        ("create-account --key 'u1 '", BAD_KEY),
+        ("show-account --key ' u1'", BAD_KEY),
     ],
 )
 def test_an_identifier_that_is_refused(fail, words, line):
-    assert fail(*words.split()) == f"Error: {line}"
+    assert fail(*shlex.split(words)) == f"Error: {line}"
 
 
 def test_an_identifier_of_another_alphabet(fail):

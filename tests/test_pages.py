@@ -12,10 +12,9 @@ import accounts
 import operations
 from config import LENGTHS, load
 from database import CONFLICTS
-from dates import parse_date
 from errors import HTTP_CODES, ServiceError
 from models import Profile
-from validators import PROFILE_FIELDS
+from validators import PROFILE_FIELDS, parse_date
 
 FILES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
 PAGES = {file.stem: file.read_text() for file in FILES}
