@@ -39,14 +39,10 @@ TOKEN = "5ec4e7" * 10 + "5ec4"
 
 @pytest.fixture(scope="module")
 def service(database_url, tmp_path_factory):
-    """One service for this file, with the root logger at its most talkative."""
+    """One service for this file."""
     folder = tmp_path_factory.mktemp("served")
-    program = "import logging; logging.basicConfig(level=logging.DEBUG)"
-    (folder / "sitecustomize.py").write_text(program)
     fields = ",".join(PROFILE_FIELDS)
-    service = Served(
-        folder, database_url, USER_PROFILE_FIELDS=fields, PYTHONPATH=folder
-    )
+    service = Served(folder, database_url, USER_PROFILE_FIELDS=fields)
     service.socket = f"{folder}/socket"
     addresses = f"-b unix:{service.socket} -b 127.0.0.1:{service.port}"
     service.start(*PROCFILE, *addresses.split())
