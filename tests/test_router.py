@@ -4,11 +4,15 @@ import json
 import re
 import shutil
 import subprocess
+import time
+from contextlib import closing
 from getpass import getuser
+from http.client import HTTPConnection
 from secrets import token_hex
 
 import pytest
 from service import (
+    CREATE,
     PROFILES,
     ROOT,
     Served,
@@ -143,6 +147,22 @@ def test_a_lost_answer_doubles_no_create(services, administrator, tmp_path):
 
 
 @on_sqlite
+def test_a_slow_client_reaches_nginx_alone(administrator, router):
+    """nginx passes on whole requests. gunicorn waits for no more than 5 seconds."""
+    path = f"{CREATE}?accountid={administrator.accountid}"
+    headers = {**administrator.headers, "Content-Type": "application/json"}
+
+    def body():
+        yield b"{"
+        time.sleep(7)
+        yield json.dumps(named("a")).encode()[1:]
+
+    with closing(HTTPConnection("127.0.0.1", router.port)) as wire:
+        wire.request("POST", path, body(), headers)
+        assert wire.getresponse().status == 201
+
+
+@on_sqlite
 def test_keys_links_and_refusals_pass_the_router(administrator):
     key = {"Idempotency-Key": "of the client"}
     first = administrator.create(named("a"), headers=key)
@@ -178,11 +198,11 @@ def test_a_prefix(services, sample, router, tmp_path):
     ],
 )
 def test_the_request_id_of_a_client_comes_back(services, administrator, sent, returned):
-    """It is in the log, too, beside the address that nginx sees."""
+    """It is in the log, too, beside the address that nginx sees, the last one."""
     headers = {"X-Forwarded-For": "203.0.113.9", **sent}
     request_id = administrator.get("/health", headers=headers).headers["X-Request-Id"]
     assert re.fullmatch(returned, request_id)
-    line = f"path=/health .* request_id={request_id} .* client=127.0.0.1 "
+    line = f" request_id={request_id} .* forwarded=203.0.113.9,%20127.0.0.1 "
     wait_until(lambda: re.search(line, services[0].log() + services[1].log()))
 
 

@@ -1,17 +1,18 @@
 """How the service is served: its start, its connections, its workers, its stop."""
 
-import logging
 import os
 import re
 import runpy
 import signal
 import socket
+import sys
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from gunicorn.workers.gthread import ThreadWorker
 from service import (
     CREATE,
     PROCFILE,
@@ -32,10 +33,10 @@ from models import Profile
 pytestmark = pytest.mark.long
 
 
-def shown_settings(folder, **variables):
+def shown_settings(folder, command=(), **variables):
     """What gunicorn prints of its settings, or why it does not start."""
     service = Served(folder, f"sqlite:///{folder}/x.db", **variables)
-    service.start(*PROCFILE, "--print-config")
+    service.start(*command, *PROCFILE, "--print-config")
     return service.process.wait(60), service.log()
 
 
@@ -49,49 +50,88 @@ def test_a_start_with_a_setting_that_is_refused(tmp_path, name, value, range):
     assert log == f"Error: {name}={value}: must be a whole number from {range}\n"
 
 
+# A command with only one of the cores, and without the number of workers.
+ONE_CORE = f"env -u WEB_CONCURRENCY taskset -c {min(os.sched_getaffinity(0))}"
+
+
 @pytest.mark.parametrize(
-    ("variables", "name", "value"),
+    ("command", "variables", "name", "value"),
     [
-        ({"PORT": "8123"}, "bind", "['0.0.0.0:8123']"),
-        ({"PORT": ""}, "bind", "['127.0.0.1:8000']"),
-        ({"WEB_CONCURRENCY": "3"}, "workers", "3"),
-        ({}, "forwarded_allow_ips", "['127.0.0.1', '::1']"),
-        ({"FORWARDED_ALLOW_IPS": ""}, "forwarded_allow_ips", "['127.0.0.1', '::1']"),
-        ({"FORWARDED_ALLOW_IPS": "192.0.2.1"}, "forwarded_allow_ips", "['192.0.2.1']"),
-        ({}, "keepalive", "75"),  # seconds; nginx keeps a connection for 60
-        ({}, "graceful_timeout", "6"),  # seconds; some platforms kill after 10
+        ("", {"PORT": "8123"}, "bind", "['0.0.0.0:8123']"),
+        ("", {"PORT": ""}, "bind", "['127.0.0.1:8000']"),
+        ("", {"WEB_CONCURRENCY": "3"}, "workers", "3"),
+        (ONE_CORE, {}, "workers", "1"),
+        ("", {}, "keepalive", "100"),  # seconds; Heroku keeps a connection for 90
+        ("", {}, "graceful_timeout", "6"),  # seconds; some platforms kill after 10
     ],
 )
-def test_the_settings_of_a_start(tmp_path, variables, name, value):
-    status, log = shown_settings(tmp_path, **variables)
+def test_the_settings_of_a_start(tmp_path, command, variables, name, value):
+    status, log = shown_settings(tmp_path, command.split(), **variables)
     assert status == 0
     assert re.search(f"(?m)^{name} += {re.escape(value)}$", log)
 
 
-@pytest.fixture
-def hooks(monkeypatch):
+PASS_A_SOCKET = """
+import os, socket, sys
+address = "127.0.0.1", int(os.environ.pop("SOCKET_PORT"))
+with socket.create_server(address) as listener:
+    os.dup2(listener.fileno(), 3)
+    os.set_inheritable(3, True)
+    os.environ |= {"LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())}
+    os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_a_socket_that_systemd_passes_replaces_the_port(tmp_path):
+    service = Served(tmp_path, f"sqlite:///{tmp_path}/x.db", PORT="1")
+    service.environment["SOCKET_PORT"] = str(service.port)
+    try:
+        service.start(sys.executable, "-c", PASS_A_SOCKET, *PROCFILE)
+        service.wait_until_up()
+    finally:
+        service.kill()
+
+
+def load_hooks(monkeypatch, **variables):
     """The functions that gunicorn calls, of a service with a worker for each core."""
-    monkeypatch.setenv("WEB_CONCURRENCY", "1000")
-    return runpy.run_path(f"{ROOT}/gunicorn.conf.py")
+    for name, value in {"WEB_CONCURRENCY": "1000", **variables}.items():
+        monkeypatch.setenv(name, value)
+    return SimpleNamespace(**runpy.run_path(f"{ROOT}/gunicorn.conf.py"))
 
 
-def test_a_platform_without_a_database_is_warned(hooks, monkeypatch, caplog):
-    server = SimpleNamespace(log=logging.getLogger(), LISTENERS=[])
-    hooks["when_ready"](server)
-    monkeypatch.setenv("PORT", "80")
-    monkeypatch.setenv("DATABASE_URL", "sqlite:///x.db")
-    hooks["when_ready"](server)
-    assert caplog.text == ""
-    monkeypatch.delenv("DATABASE_URL")
-    hooks["when_ready"](server)
-    assert "DATABASE_URL is not set. SQLite is used" in caplog.text
+@pytest.mark.parametrize(
+    ("variables", "warnings"),
+    [
+        ({}, 0),
+        ({"PORT": "80", "DATABASE_URL": "sqlite:///x.db"}, 0),
+        ({"PORT": "80"}, 1),
+    ],
+)
+def test_a_platform_without_a_database_is_warned(monkeypatch, variables, warnings):
+    lines = []
+    log = SimpleNamespace(warning=lines.append)
+    hooks = load_hooks(monkeypatch, **variables)
+    hooks.when_ready(SimpleNamespace(log=log, LISTENERS=[]))
+    assert len(lines) == warnings
 
 
-def test_a_worker_that_may_not_choose_its_core_goes_on(hooks):
-    hooks["post_worker_init"](SimpleNamespace(core=1_000_000))
+def test_a_worker_that_may_not_choose_its_core_goes_on(monkeypatch):
+    hooks = load_hooks(monkeypatch)
+    hooks.post_worker_init(SimpleNamespace(core=1_000_000))
 
 
-HEALTH = "GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+@pytest.mark.parametrize(("connections", "pauses"), [(1, [20]), (9, [180]), (10, [])])
+def test_a_worker_with_more_connections_accepts_later(monkeypatch, connections, pauses):
+    calls = []
+    worker = object.__new__(load_hooks(monkeypatch).worker_class)
+    worker.nr_conns = connections
+    monkeypatch.setattr(time, "sleep", lambda pause: calls.append(round(pause * 10**6)))
+    monkeypatch.setattr(ThreadWorker, "accept", lambda *call: calls.append(call))
+    worker.accept("listener")
+    assert calls == [*pauses, (worker, "listener")]
+
+
+HEALTH = "GET /health HTTP/1.1\r\nHost: x\r\n"
 # The beginning of a create; the rest of its head follows.
 POST = (
     f"POST {CREATE}?accountid={{0.accountid}} HTTP/1.1\r\nHost: x\r\n"
@@ -101,7 +141,7 @@ POST = (
 CHUNKED = "Transfer-Encoding: chunked\r\n\r\n"
 FORM = "contact-email=a@example.com&full-name=secret"
 WHOLE = f"{CHUNKED}2c\r\n{FORM}\r\n0\r\n\r\n"
-HALF_HEAD = "GET /health HTTP/1.1\r\nHost: x\r\nX-"
+HALF_HEAD = f"{HEALTH}X-"
 HALF_BODY = f"{POST}Content-Length: 9\r\n\r\nx"
 UNREAD = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n\r\n" * 20
 
@@ -122,7 +162,7 @@ def exchange(service, text):
 
 def is_occupied(service):
     """Whether a request gets no response within a second."""
-    with connected(service, HEALTH) as wire:
+    with connected(service, f"{HEALTH}\r\n") as wire:
         wire.settimeout(1)
         try:
             return wire.recv(1) == b""
@@ -130,121 +170,31 @@ def is_occupied(service):
             return True
 
 
-UNKNOWN = "POST /unknown HTTP/1.1\r\nHost: x\r\n"
-
-
-@pytest.mark.parametrize("before", ["", HEALTH], ids=["first", "second"])
 @pytest.mark.parametrize(
     "text",
     [
         pytest.param(HALF_HEAD, id="a head"),
         pytest.param(HALF_BODY, id="a body"),
-        pytest.param(f"{POST}{CHUNKED}7\r\n0\r\n\r\n", id="a chunk"),
-        pytest.param(f"{POST}{CHUNKED}0\r\nX-", id="trailers"),
-        pytest.param(f"{POST}Content-Length: 90000000\r\n\r\nx", id="413"),
-        pytest.param(f"{UNKNOWN}Content-Length: 90000000\r\n\r\nx", id="404"),
-        pytest.param(f"{UNKNOWN}Content-Length: 9\r\n\r\nx", id="a short 404"),
-        pytest.param(
-            f"POST {CREATE} HTTP/1.1\r\nHost: x\r\nContent-Length: 90000000\r\n\r\nx",
-            id="401",
-        ),
-        pytest.param(
-            f"{POST}Expect: 100-continue\r\nContent-Length: 9\r\n\r\n",
-            id="100-continue",
-        ),
+        pytest.param(UNREAD, id="a response"),
     ],
 )
-def test_slow_clients_keep_nobody_waiting(administrator, before, text):
-    """There are more of them than threads, and each sends another byte."""
-    service = administrator.application
-    with ExitStack() as stack:
-        wires = []
-        for _ in range(12):
-            wire = connected(service, before + text.format(administrator))
-            wires.append(stack.enter_context(wire))
-        assert not is_occupied(service)
-        for wire in wires:
-            wire.sendall(b"x")
-        assert not is_occupied(service)
-
-
-def test_a_token_that_ends_while_its_request_arrives(administrator):
-    """It is checked when the request is there, however long that takes."""
-    service = administrator.application
-    user = sign_in(service)
-    rest = f"Content-Length: {len(FORM)}\r\n\r\n"
-    with connected(service, POST.format(user) + rest + FORM[:-1]) as wire:
-        wait_until(lambda: has_read(service, wire))
-        run(service, "end-session", user.session["sessionid"])
-        wire.sendall(FORM[-1:].encode())
-        assert wire.recv(12) == b"HTTP/1.1 401"
-
-
-def test_uploads_in_small_pieces_are_stored(administrator):
-    """Of more clients than there are threads, all at the same time."""
-    service = administrator.application
-    before = len(administrator.profiles())
-    body = f"{FORM}&display-name={'x' * 60_000}".encode()
-    head = POST.format(administrator) + f"Content-Length: {len(body)}\r\n\r\n"
-    with ExitStack() as stack:
-        wires = [stack.enter_context(connected(service, head)) for _ in range(20)]
-        for start in range(0, len(body), 3_000):
-            for wire in wires:
-                wire.sendall(body[start : start + 3_000])
-        assert {wire.recv(12) for wire in wires} == {b"HTTP/1.1 201"}
-    assert len(administrator.profiles()) == before + 20
-
-
-def test_clients_that_do_not_read_are_given_up(serve, tmp_path):
+def test_a_client_that_stalls_is_given_up(serve, tmp_path, text):
     """There are more of them than threads, so others wait until then."""
     service = serve(f"sqlite:///{tmp_path}/x.db", WEB_CONCURRENCY="1")
+    text = text.format(sign_in(service))
     with ExitStack() as stack:
         for _ in range(5):
-            stack.enter_context(connected(service, UNREAD))
+            stack.enter_context(connected(service, text))
         wait_until(lambda: is_occupied(service))
         wait_until(lambda: not is_occupied(service))
     assert "Traceback" not in service.log()
-
-
-@pytest.mark.parametrize("text", ["", HALF_HEAD], ids=["silent", "half a head"])
-def test_more_connections_than_the_process_may_open_files(serve, tmp_path, text):
-    """The oldest of them are closed, so others are served."""
-    service = serve(f"sqlite:///{tmp_path}/x.db", wait=False)
-    service.kill()
-    service.environment["WEB_CONCURRENCY"] = "1"
-    service.start("sh", "-c", 'ulimit -n 256; exec "$@"', "sh", *PROCFILE)
-    service.wait_until_up()
-    with ExitStack() as stack:
-        for _ in range(300):
-            stack.enter_context(connected(service, text))
-        assert not is_occupied(service)
-    assert "Traceback" not in service.log()
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        pytest.param(40, "", id="nothing was sent"),
-        pytest.param(20, "GET / HTTP/1.0\r\n\r\n", id="the client closes late"),
-        pytest.param(20, "x\r\n\r\n", id="it closes late after an error"),
-    ],
-)
-def test_open_connections_keep_nobody_waiting(serve, tmp_path, count, text):
-    service = serve(f"sqlite:///{tmp_path}/x.db", WEB_CONCURRENCY="1")
-    with ExitStack() as stack:
-        for _ in range(count):
-            stack.enter_context(connected(service, text))
-        began = time.monotonic()
-        assert service.get("/health").status_code == 200
-        assert time.monotonic() - began < 5
 
 
 @pytest.fixture(scope="module")
 def administrator(tmp_path_factory):
     """An administrator of the service to which something broken is sent."""
     folder = tmp_path_factory.mktemp("served")
-    url = f"sqlite:///{folder}/x.db"
-    service = Served(folder, url, GUNICORN_CMD_ARGS="--log-level debug")
+    service = Served(folder, f"sqlite:///{folder}/x.db")
     service.start()
     try:
         service.wait_until_up()
@@ -253,32 +203,16 @@ def administrator(tmp_path_factory):
         service.kill()
 
 
-def test_a_body_that_nobody_reads_does_not_break_the_next_request(administrator):
-    text = f"POST {CREATE} HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n12345"
-    answers = exchange(administrator.application, text * 2)
-    assert answers.count("HTTP/1.1 401 ") == 2
-
-
-@pytest.mark.parametrize(("path", "status"), [("/nope", 404), (CREATE, 401)])
-@pytest.mark.parametrize(
-    "body",
-    [
-        pytest.param("x\r\n\r\n", id="a size"),
-        pytest.param("1\r\nxx\r\n0\r\n\r\n", id="the end of a chunk"),
-        pytest.param("1;\x01\r\nx\r\n0\r\n\r\n", id="an extension"),
-        pytest.param("0\r\nsecret\r\n\r\n", id="a trailer"),
-    ],
-)
-def test_a_broken_body_that_nobody_reads_ends_the_connection(
-    administrator, path, status, body
-):
+def test_a_token_that_ends_while_its_request_arrives(administrator):
+    """It is checked when the whole request is there."""
     service = administrator.application
-    start = len(service.log())
-    text = f"POST {path} HTTP/1.1\r\nHost: x\r\n{CHUNKED}{body}{HEALTH}"
-    answers = exchange(service, text)
-    assert answers.startswith(f"HTTP/1.1 {status} ")
-    assert answers.count("HTTP/1.1 ") == 1
-    assert service.log()[start:].count(f" path={path} ") == 1
+    user = sign_in(service)
+    head = f"{POST}Content-Length: {len(FORM)}\r\n\r\n".format(user)
+    with connected(service, head + FORM[:-1]) as wire:
+        wait_until(lambda: has_read(service, wire))
+        run(service, "end-session", user.session["sessionid"])
+        wire.sendall(FORM[-1:].encode())
+        assert wire.recv(12) == b"HTTP/1.1 401"
 
 
 def test_a_client_that_still_sends_reads_that_its_body_is_too_large(administrator):
@@ -321,6 +255,23 @@ def test_no_header_moves_a_path(administrator, path, status):
 
 
 @pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        pytest.param(f"GET /{'x' * 4_080} HTTP/1.1\r\n", 404, id="a first line"),
+        pytest.param(f"GET /{'x' * 4_081} HTTP/1.1\r\n", 414, id="a longer one"),
+        pytest.param(HEALTH + "X: x\r\n" * 99, 200, id="100 headers"),
+        pytest.param(HEALTH + "X: x\r\n" * 100, 431, id="101 headers"),
+        pytest.param(f"{HEALTH}X: {'x' * 8_185}\r\n", 200, id="a header"),
+        pytest.param(f"{HEALTH}X: {'x' * 8_186}\r\n", 431, id="a longer one"),
+    ],
+)
+def test_the_largest_head(administrator, head, status):
+    """As API.md tells it. 4,094 and 8,188 bytes are the most for a line."""
+    answer = exchange(administrator.application, f"{head}\r\n")
+    assert answer.startswith(f"HTTP/1.1 {status} ")
+
+
+@pytest.mark.parametrize(
     ("status", "code", "rest"),
     [
         pytest.param(
@@ -353,52 +304,23 @@ def test_no_header_moves_a_path(administrator, path, status):
             f"Content-Length: 65537\r\n\r\n{'x' * 65_537}",
             id="one byte too long",
         ),
-        pytest.param(
-            400,
-            "invalid-contact-email",
-            "X: secret\r\n" * 97 + "\r\n",
-            id="100 headers",
-        ),
     ],
 )
-def test_a_create_that_the_service_refuses_is_not_logged(
-    administrator, status, code, rest
-):
+def test_a_create_with_a_broken_body(administrator, status, code, rest):
     service = administrator.application
     before = administrator.profiles()
     answer = exchange(service, POST.format(administrator) + rest)
     assert answer.startswith(f"HTTP/1.1 {status} ")
     assert f'"message":"{code}"' in answer
     assert administrator.profiles() == before
-    assert "secret" not in service.log()
-
-
-@pytest.mark.parametrize(
-    ("rest", "begin"),
-    [
-        pytest.param("secret\r\n\r\n", "HTTP/1.1 400 ", id="no colon"),
-        pytest.param("X: x\r\n secret\r\n\r\n", "HTTP/1.1 400 ", id="two lines"),
-        pytest.param("X : secret\r\n\r\n", "HTTP/1.1 400 ", id="a blank"),
-        pytest.param("X: secret\r\n" * 98 + "\r\n", "HTTP/1.1 431 ", id="101 headers"),
-        pytest.param(f"X: secret{'x' * 70_000}", "HTTP/1.1 431 ", id="64 KB"),
-        pytest.param("X: secret", "", id="cut"),
-    ],
-)
-def test_a_head_that_gunicorn_refuses_is_not_logged(administrator, rest, begin):
-    service = administrator.application
-    answer = exchange(service, POST.format(administrator) + rest)
-    assert answer[:13] == begin
-    assert "secret" not in service.log()
 
 
 def test_a_form_in_chunks_is_stored(administrator):
-    service = administrator.application
     before = administrator.profiles()
-    answer = exchange(service, POST.format(administrator) + WHOLE)
+    answer = exchange(administrator.application, POST.format(administrator) + WHOLE)
     assert answer.startswith("HTTP/1.1 201 ")
     created, *others = administrator.profiles()
     assert (created["fullName"], others) == ("secret", before)
-    assert "secret" not in service.log()
 
 
 @pytest.fixture
