@@ -8,7 +8,6 @@ import sys
 import time
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any
 from urllib.parse import quote
 
 from gunicorn.glogging import Logger
@@ -38,7 +37,7 @@ FIVE_SECONDS = struct.pack("ll", 5, 0)  # a struct timeval
 CORES = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
 
 
-def when_ready(server: Any) -> None:
+def when_ready(server):
     """Limit how long a thread waits for a client; warn if there is no database."""
     for listener in server.LISTENERS:  # on Linux, its connections inherit both limits
         for limit in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
@@ -50,13 +49,13 @@ def when_ready(server: Any) -> None:
         )
 
 
-def pre_fork(server: Any, worker: ThreadWorker) -> None:
+def pre_fork(server, worker):
     """Choose the core that the fewest other workers have."""
     taken = [other.core for other in server.WORKERS.values()]
     worker.core = min(CORES, key=taken.count, default=None)
 
 
-def post_worker_init(worker: ThreadWorker) -> None:
+def post_worker_init(worker):
     """Pin the worker to its core, if there is at least one worker for each core.
 
     Its threads run one at a time anyway, and no longer pass Python's lock from core to
@@ -70,7 +69,7 @@ def post_worker_init(worker: ThreadWorker) -> None:
 class SharingWorker(ThreadWorker):
     """gunicorn's threaded worker, which leaves new connections to less busy workers."""
 
-    def accept(self, listener: socket.socket) -> None:
+    def accept(self, listener):
         """Accept a connection, later if this worker has more of them than others.
 
         Without this, one of two workers got all of eight kept connections in 41 of 60
@@ -84,13 +83,7 @@ class SharingWorker(ThreadWorker):
 class LogfmtLogger(Logger):
     """Writes a line for each request, as logfmt, to standard output."""
 
-    def access(
-        self,
-        resp: Any,
-        req: Any,
-        environ: dict[str, Any],
-        request_time: timedelta,
-    ) -> None:
+    def access(self, resp, req, environ, request_time):
         """Write a request's log line. gunicorn's format would take 10 % longer.
 
         What a client can make long is cut, so a line has less than 4,096 bytes and two
@@ -118,12 +111,12 @@ class LogfmtLogger(Logger):
         with suppress(OSError):  # standard output is closed, or its disk is full
             os.write(1, line.encode())
 
-    def warning(self, msg: str, *args: Any, **kwargs: Any) -> None:
+    def warning(self, msg, *args, **kwargs):
         """Log a warning, up to what it quotes of a request: it could be a token."""
         text = re.split("['\"]", msg)[0]
         super().warning(text, *args, **kwargs)
 
-    def exception(self, msg: str, *args: Any, **kwargs: Any) -> None:
+    def exception(self, msg, *args, **kwargs):
         """Log a traceback, without the request's address, which may have a query.
 
         Leave out a client that stalled, and a list that broke off: it was logged.
@@ -132,7 +125,7 @@ class LogfmtLogger(Logger):
             super().exception(msg.split(" %s")[0], **kwargs)
 
 
-def quote_value(text: str) -> str:
+def quote_value(text):
     """Return the string as one word, percent-encoded where it must be; "-" if empty."""
     return quote(text or "-", "/:%,", "latin-1", "replace")
 
