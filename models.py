@@ -130,16 +130,17 @@ class Profile(db.Model):
     @staticmethod
     def as_object(row):
         profileid, appid, accountid, *values, created_at, updated_at = row
-        return {
+        profile = {
             "profileid": profileid,
             "object": "profile",
             "appid": appid,
             "accountid": accountid,
-            **dict(zip(Profile.FIELDS, values, strict=True)),
-            "fields": None,
-            "createdAt": created_at,
-            "updatedAt": updated_at,
         }
+        profile.update(zip(Profile.FIELDS, values, strict=True))
+        profile["fields"] = None
+        profile["createdAt"] = created_at
+        profile["updatedAt"] = updated_at
+        return profile
 
 
 class Session(db.Model):
