@@ -11,7 +11,7 @@ from importlib import import_module
 from itertools import chain
 
 import pytest
-from service import ROOT, close_connection, named, run, sign_in
+from service import ROOT, close_connection, named, on_sqlite, run, sign_in
 
 from validators import PROFILE_FIELDS
 
@@ -99,7 +99,7 @@ def test_the_description_is_valid_and_any_request_is_answered_as_it_says(
         if isinstance(event, ScenarioFinished | PhaseFinished):
             assert event.status in (Status.SUCCESS, Status.SKIP), event
     for path in {*schema.raw_schema["paths"]} - {"/health", "/live"}:
-        assert answers[path, 2] >= 20, answers
+        assert answers[path, 2] >= 10, answers
         assert answers[path, 4] >= 5, answers
 
 
@@ -132,6 +132,7 @@ def test_a_generated_client_in_python(world):
     with client.AuthenticatedClient(world.address, world.token) as session:
         made = call("user.create_profile", **once)
         assert call("user.create_profile", **once) == made
+        assert made.fields is None
         body = models.UpdateProfile.from_dict(BODY | {"dob": "1815-12-10"})
         updated = call("user.update_profile", profileid=made.profileid, body=body)
         assert updated.dob == date(1815, 12, 10)
@@ -141,22 +142,29 @@ def test_a_generated_client_in_python(world):
         assert not own.ended
         (account,) = call("administrator.list_accounts", accountid=world.accountid)
         assert account.profile == updated
-        deleted = call("user.delete_profile", profileid=made.profileid)
-        assert deleted == updated
-        account = call("user.get_own_account", accountid=world.accountid)
-        assert (account.profileid, account.profile) == (None, None)
-        target = {"accountid": call("administrator.create_account").accountid}
-        assert call("administrator.end_sessions", **target).count == 0
-        assert call("administrator.delete_account", **target).sessions == 0
-        refused = call("administrator.end_sessions", **target)
+        refused = call("administrator.end_sessions", accountid="acct_x")
         assert refused == models.Error("error", "invalid-accountid")
 
 
-PACKAGES = "openapi-typescript@7.13.0 openapi-fetch@0.17.0 typescript@5.9.3"
 STRICT = (
     "--strict --noUncheckedIndexedAccess --exactOptionalPropertyTypes "
     "--module nodenext --target es2022"
 )
+needs_node = pytest.mark.skipif(not shutil.which("npx"), reason="install node and npm")
+
+
+def run_node(folder, packages, *commands):
+    """Install packages in a folder and run commands there; what the last ones print."""
+    printed = []
+    install = "npm install --silent --no-audit --no-fund --prefix ."
+    for command in (f"{install} {packages} typescript@5.9.3", *commands):
+        done = subprocess.run(
+            command.split(), cwd=folder, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        printed.append(done.stdout)
+    return printed
+
 
 # What API's sample leaves out.
 ARGUMENTS = """
@@ -165,7 +173,7 @@ const [, , baseUrl, token, accountid] = process.argv;
 """
 
 
-@pytest.mark.skipif(not shutil.which("npx"), reason="install node and npm")
+@needs_node
 def test_a_generated_client_in_typescript(serve, tmp_path):
     """It compiles with strict types, and works. So does API's sample."""
     service = serve(f"sqlite:///{tmp_path}/profiles.db")
@@ -175,36 +183,44 @@ def test_a_generated_client_in_typescript(serve, tmp_path):
     shutil.copy(ROOT / "tests/client.mts", tmp_path)
     (sample,) = re.findall("(?s)```ts\n(.*?)```", (ROOT / "docs/API.md").read_text())
     (tmp_path / "sample.mts").write_text(ARGUMENTS + sample)
-    printed = {}
-    for command in (
-        f"npm install --silent --prefix . {PACKAGES}",
+    *_, of_sample, of_client = run_node(
+        tmp_path,
+        "openapi-typescript@7.13.0 openapi-fetch@0.17.0",
         f"npx openapi-typescript {address}/openapi.json --output profiles.d.ts",
         f"npx tsc {STRICT} client.mts sample.mts",
         f"node sample.mjs {address} {administrator.token} {administrator.accountid}",
         f"node client.mjs {address} {administrator.token}",
-    ):
-        words = command.split()
-        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        printed[words[1]] = done.stdout
-    assert printed["sample.mjs"] == "Ada\n"
+    )
+    assert of_sample == "Ada\n"
     refused = "invalid-contact-email"
-    assert json.loads(printed["client.mjs"]) == [
-        refused,
-        "Ada King",
-        ["Ada King"],
-        None,
-    ]
+    assert json.loads(of_client) == [refused, "Ada King", ["Ada King"], None]
+
+
+@needs_node
+@on_sqlite
+def test_what_orval_generates_compiles(client, tmp_path):
+    (tmp_path / "openapi.json").write_text(client.get("/openapi.json").text)
+    run_node(
+        tmp_path,
+        "orval@7.13.0",
+        "npx orval --input openapi.json --output client.ts --client fetch",
+        f"npx tsc {STRICT} client.ts",
+    )
 
 
 def find(scope, selector):
     return scope.find_element("css selector", selector)
 
 
-def try_out(browser, operation, status, target=""):
-    """Send what the page offers, for an account or a profile; what is answered."""
+def unfold(browser, operation):
     block = find(browser, f".opblock[id$=-{operation}]")
     find(block, ".opblock-summary-control").click()
+    return block
+
+
+def try_out(browser, operation, status, target=""):
+    """Send what the page offers, for an account or a profile; what is answered."""
+    block = unfold(browser, operation)
     find(block, ".try-out__btn").click()
     find(block, "tr[data-param-name$=id] input").send_keys(target)
     find(block, ".btn.execute").click()
@@ -238,36 +254,58 @@ return performance.getEntriesByType("resource").map((each) => each.name).filter(
 """
 
 
-@pytest.mark.skipif(
-    not shutil.which("chromedriver"), reason="install chromium and chromium-driver"
-)
-def test_what_the_page_offers_is_accepted(world):
-    """TEST_PICTURE names a file in which a picture of the page is stored."""
+@pytest.fixture
+def browser():
+    if not shutil.which("chromedriver"):
+        pytest.skip("install chromium and chromium-driver")
     options = webdriver.ChromeOptions()
     for option in CHROMIUM:
         options.add_argument(option)
     with webdriver.Chrome(options) as browser:
         browser.implicitly_wait(40)
-        browser.get(f"{world.address}/")
-        assert find(browser, ".opblock")
-        assert browser.title == "Profiles API"
-        assert find(browser, ".servers option").text == ". - This service"
-        if picture := os.environ.get("TEST_PICTURE"):
-            browser.save_screenshot(f"{ROOT / picture}")
-        try_out(browser, "endSessions", "401", world.accountid)
-        assert "topbar" not in browser.page_source  # nobody types another address in
-        authorize(browser, "administrator", world.token)
-        accountid = try_out(browser, "createAccount", "201")["accountid"]
-        token = try_out(browser, "createSession", "201", accountid)["token"]
-        authorize(browser, "user", token)
-        made = try_out(browser, "createProfile", "201", accountid)
-        updated = try_out(browser, "updateProfile", "200", made["profileid"])
-        assert updated["fullName"] == "Ada King"
-        account = try_out(browser, "setDefaultProfile", "200", made["profileid"])
-        assert account["profile"] == updated
-        assert try_out(browser, "listProfiles", "200") == [updated]
-        assert account in try_out(browser, "listAccounts", "200")
-        assert try_out(browser, "endSession", "200")["ended"]
-        assert browser.execute_script(ELSEWHERE) == []
-        messages = [entry["message"] for entry in browser.get_log("browser")]
-        assert not [each for each in messages if "Content Security Policy" in each]
+        yield browser
+
+
+@pytest.mark.parametrize(("width", "height"), [(390, 5_000), (1280, 3_000)])
+def test_the_page_fits_the_screen(world, browser, width, height):
+    screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    browser.get(f"{world.address}/docs/")
+    block = unfold(browser, "createProfile")
+    assert find(block, "[data-code='503']").is_displayed()
+    assert block.size["height"] < height
+    assert browser.execute_script("return document.body.scrollWidth") == width
+
+
+def test_the_page_links_to_its_reference(world, browser):
+    browser.get(f"{world.address}/docs/")
+    browser.get(find(browser, ".info p a").get_attribute("href"))
+    page = (ROOT / "docs/API.md").read_text()
+    assert find(browser, "body").text.startswith(page[:500])
+
+
+def test_what_the_page_offers_is_accepted(world, browser):
+    """TEST_PICTURE names a file in which a picture of the page is stored."""
+    browser.get(f"{world.address}/")
+    assert find(browser, ".opblock")
+    assert browser.title == "Profiles API"
+    assert find(browser, ".servers option").text == ". - This service"
+    if picture := os.environ.get("TEST_PICTURE"):
+        browser.save_screenshot(f"{ROOT / picture}")
+    try_out(browser, "endSessions", "401", world.accountid)
+    assert "topbar" not in browser.page_source  # nobody types another address in
+    authorize(browser, "administrator", world.token)
+    accountid = try_out(browser, "createAccount", "201")["accountid"]
+    token = try_out(browser, "createSession", "201", accountid)["token"]
+    authorize(browser, "user", token)
+    made = try_out(browser, "createProfile", "201", accountid)
+    updated = try_out(browser, "updateProfile", "200", made["profileid"])
+    assert updated["fullName"] == "Ada King"
+    account = try_out(browser, "setDefaultProfile", "200", made["profileid"])
+    assert account["profile"] == updated
+    assert try_out(browser, "listProfiles", "200") == [updated]
+    assert account in try_out(browser, "listAccounts", "200")
+    assert try_out(browser, "endSession", "200")["ended"]
+    assert browser.execute_script(ELSEWHERE) == []
+    messages = [entry["message"] for entry in browser.get_log("browser")]
+    assert not [each for each in messages if "Content Security Policy" in each]
