@@ -191,6 +191,8 @@ def tls_options(query: str) -> dict[str, Any]:
     # check the host only with a file of CAs.
     try:
         context = ssl.create_default_context(cafile=ca)
+    except ssl.SSLError:
+        raise url_error("the file that ssl-ca names holds no certificate") from None
     except OSError as error:
         reason = f"cannot read the file that ssl-ca names: {error.strerror}"
         raise url_error(reason) from None
