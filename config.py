@@ -191,11 +191,8 @@ def tls_options(query: str) -> dict[str, Any]:
     # check the host only with a file of CAs.
     try:
         context = ssl.create_default_context(cafile=ca)
-    except ssl.SSLError:
-        raise url_error("the file that ssl-ca names holds no certificate") from None
-    except OSError as error:
-        reason = f"cannot read the file that ssl-ca names: {error.strerror}"
-        raise url_error(reason) from None
+    except OSError:  # such as ssl.SSLError, if it holds none
+        raise url_error("cannot read a certificate from the ssl-ca file") from None
     # Python 3.13 and newer would refuse the certificates that MySQL makes for itself.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.check_hostname = mode == "VERIFY_IDENTITY"
@@ -223,7 +220,7 @@ class Settings(Schema):
     PORT = number(1, 65_535, 8_000)
 
     @post_load
-    def combine(self, checked: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+    def combine(self, checked: dict, **kwargs: Any) -> dict:
         """Return the settings, and PROFILE_LENGTHS: each field's two lengths.
 
         Raises ValidationError for two settings that contradict each other.
