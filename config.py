@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from flask import Config, current_app
 from marshmallow import EXCLUDE, Schema, ValidationError, fields, post_load, validate
@@ -42,6 +42,7 @@ URL_FAULTS = {
     "(?i)^m.*?//(?![^/]+/[^/?]+([?]|$))": (
         "must name a host and a database, as in mysql://host/name"
     ),
+    r"[?&](ssl-mode|ssl-ca)=.*&\1=": "must give ssl-mode and ssl-ca only once",
 }
 TLS_MODES = "DISABLED PREFERRED REQUIRED VERIFY_CA VERIFY_IDENTITY".split()
 url_error = partial(SettingError, "DATABASE_URL", "***")  # shows nothing of the URL
@@ -174,15 +175,15 @@ def tls_options(query: str) -> dict[str, Any]:
 
     Options that are not about TLS, such as charset, are ignored. Raises SettingError.
     """
-    options = parse_qs(query, keep_blank_values=True)
-    mode, *other_modes = options.pop("ssl-mode", ["PREFERRED"])
-    ca, *other_files = options.pop("ssl-ca", [None])
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    mode = options.pop("ssl-mode", "PREFERRED")
+    ca = options.pop("ssl-ca", None)
     if re.search("ssl|tls|cert", " ".join(options).lower()):  # ?sslmode=require
         raise url_error("the only options for TLS are ssl-mode and ssl-ca")
-    if mode not in TLS_MODES or other_modes:
+    if mode not in TLS_MODES:
         raise url_error(f"ssl-mode must be one of {', '.join(TLS_MODES)}")
-    if ca == "" or other_files or (ca and mode == "DISABLED"):
-        raise url_error("ssl-ca must name one file, and not with ssl-mode=DISABLED")
+    if ca == "" or (ca and mode == "DISABLED"):
+        raise url_error("ssl-ca must name a file, and not with ssl-mode=DISABLED")
     if mode == "DISABLED":
         return {"ssl_disabled": True}
     if mode == "PREFERRED" and not ca:

@@ -50,7 +50,8 @@ OPTIONS = "the only options for TLS are ssl-mode and ssl-ca"
 MODE = (
     "ssl-mode must be one of DISABLED, PREFERRED, REQUIRED, VERIFY_CA, VERIFY_IDENTITY"
 )
-ONE_CA = "ssl-ca must name one file, and not with ssl-mode=DISABLED"
+CA_FILE = "ssl-ca must name a file, and not with ssl-mode=DISABLED"
+ONCE = "must give ssl-mode and ssl-ca only once"
 CERTIFICATE = "cannot read a certificate from the ssl-ca file"
 REFUSED_URLS = {
     "postgres://u:secret@h/d": SCHEME,
@@ -78,10 +79,10 @@ REFUSED_URLS = {
     "mysql://h/d?sslmode=require": OPTIONS,
     "mysql://h/d?SSL-MODE=REQUIRED": OPTIONS,
     "mysql://h/d?ssl-mode=required": MODE,
-    "mysql://h/d?ssl-mode=REQUIRED&ssl-mode=DISABLED": MODE,
-    "mysql://h/d?ssl-ca=": ONE_CA,
-    "mysql://h/d?ssl-ca=/a&ssl-ca=/b": ONE_CA,
-    "mysql://h/d?ssl-mode=DISABLED&ssl-ca=/secret": ONE_CA,
+    "mysql://h/d?ssl-mode=REQUIRED&ssl-mode=DISABLED": ONCE,
+    "mysql://h/d?ssl-ca=": CA_FILE,
+    "mysql://h/d?ssl-ca=/a&x=1&ssl-ca=/b": ONCE,
+    "mysql://h/d?ssl-mode=DISABLED&ssl-ca=/secret": CA_FILE,
     "mysql://h/d?ssl-ca=/secret": CERTIFICATE,
     "mysql://h/d?ssl-ca=/": CERTIFICATE,
     "mysql://h/d?ssl-ca=/dev/null": CERTIFICATE,
