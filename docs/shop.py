@@ -30,15 +30,15 @@ LAYOUT = """<!doctype html><title>Shop</title>
 {% if session %}<form method="post" action="/devices"><a href="/">My profile</a>
 <a href="/devices">My devices</a> <a href="/users">Users</a>
 <button name="sessionid" value="{{ g.user.sessionid }}">Sign out</button></form>
-{% endif %}<p>{{ message }}</p>"""
+{% endif %}<p>{{ message | replace("-", " ") }}</p>"""
 SIGN_IN = """<h1>Shop</h1><form method="post" action="/sign-in">
 Name <input name="name"> Password <input name="password" type="password">
 <button>Sign in</button> <button name="is_new" value="yes">Sign up</button></form>"""
 PROFILE = """<h1>My profile</h1><form method="post">
 <input type="hidden" name="updatedAt" value="{{ (form or stored).updatedAt }}">
-{% for field, property in fields.items() %}<p>{{ field }}
+{% for field, property in fields.items() %}<p>{{ field | replace("-", " ") }}
 <input name="{{ field }}" value="{{ form[field] if form else stored[property] }}">
-{{ errors[field] }} {% if form %}(now {{ stored[property] }}){% endif %}</p>{% endfor %}
+{% if form %}{{ errors[field] }} (now {{ stored[property] }}){% endif %}</p>{% endfor %}
 <button>Save</button></form>
 <form method="post" action="/leave"><button>Delete my account</button></form>"""
 DEVICES = """<h1>My devices</h1><form method="post">{% for each in g.user.sessions() %}
