@@ -263,12 +263,11 @@ def done_already(*codes: str) -> Iterator[None]:
 class User:
     """A user who has signed up, by your id for the user.
 
-    Pass the ``token`` and the ``sessionid`` that you have kept. Without them, this
-    starts a session of ``duration`` seconds; if the account was deleted, it raises
-    ServiceError("invalid-accountid").
-
-    When the session has expired, the next call starts another one, so ``user.token``
-    and ``user.sessionid`` change. ``user.accountid`` is the id of the user's account.
+    Without the ``token`` and the ``sessionid`` that you have kept, this starts a
+    session of ``duration`` seconds; if the account was deleted, it raises
+    ServiceError("invalid-accountid"). When the session has expired, the next call
+    starts another one, so ``user.token`` and ``user.sessionid`` change.
+    ``user.accountid`` is the id of the user's account.
     """
 
     def __init__(
@@ -353,28 +352,27 @@ class User:
             if profile is None:
                 if if_match is not None:
                     raise ServiceError("profile-changed", 412)  # it was deleted
-                return self.save_first_profile(fields)
+                body = {**fields, "default": "true"}
+                profile, is_new = self.send_new_profile(body, "first")
+                if is_new:
+                    return profile
+                # Another request created it, so these fields are not saved yet.
             profileid = profile["profileid"]
         query = {"profileid": profileid, "if_match": if_match}
         return self.call("PATCH", "update-profile", body=fields, **query)
-
-    def save_first_profile(self, fields: Fields) -> Object:
-        options = {"key": "first", "accountid": self.accountid}
-        body = {**fields, "default": "true"}
-        response = self.send("POST", "create-profile", body=body, **options)
-        profile: Object = response.json()
-        if response.status_code == 201:
-            return profile
-        # Another request has created it, so these values are not stored yet.
-        return self.save_profile(fields, profile["profileid"])
 
     def create_profile(self, fields: Fields, key: str) -> Object:
         """Create a profile, or return the one that was created with the same key.
 
         Use a new UUID as the key of each profile.
         """
+        return self.send_new_profile(fields, key)[0]
+
+    def send_new_profile(self, fields: Fields, key: str) -> tuple[Object, bool]:
+        """Return the profile with this key, and whether it is new."""
         options = {"key": key, "accountid": self.accountid}
-        return self.call("POST", "create-profile", body=fields, **options)
+        response = self.send("POST", "create-profile", body=fields, **options)
+        return response.json(), response.status_code == 201
 
     def set_default_profile(self, profileid: str) -> Object:
         """Make a profile the default; return the account."""

@@ -37,7 +37,7 @@ Name <input name="name"> Password <input name="password" type="password">
 PROFILE = """<h1>My profile</h1><form method="post">
 <input type="hidden" name="updatedAt" value="{{ (form or stored).updatedAt }}">
 {% for field, property in fields.items() %}<p>{{ field | replace("-", " ") }}
-<input name="{{ field }}" value="{{ form[field] if form else stored[property] }}">
+<input name="{{ field }}" value="{{ form[field] if form else stored[property] or '' }}">
 {% if form %}{{ errors[field] }} (now {{ stored[property] }}){% endif %}</p>{% endfor %}
 <button>Save</button></form>
 <form method="post" action="/leave"><button>Delete my account</button></form>"""
@@ -100,12 +100,12 @@ def profile() -> str:
     stored = g.user.account()["profile"] or {}
     if request.method == "GET":
         return page(PROFILE, stored=stored)
-    form = request.form.to_dict()
-    fields = {field: form[field].strip() for field in FIELDS}
+    fields = {field: request.form[field].strip() for field in FIELDS}
     try:
-        saved = g.user.save_profile(fields, if_match=form["updatedAt"] or None)
+        saved = g.user.save_profile(fields, if_match=request.form["updatedAt"] or None)
         return page(PROFILE, "Saved.", stored=saved)
     except client.ServiceError as error:
+        form = request.form.to_dict()
         if error.code == "profile-changed":
             form["updatedAt"] = stored.get("updatedAt", "")  # to save again replaces it
         elif not error.errors:
