@@ -4,7 +4,7 @@ import re
 from html import unescape
 
 import pytest
-from service import ROOT, Served, on_sqlite, sign_in
+from service import ROOT, Served, execute, on_sqlite, sign_in
 
 pytestmark = [pytest.mark.long, on_sqlite]
 
@@ -125,6 +125,18 @@ def test_devices(shop):
     for browser in (phone, tablet):
         browser.open("/devices")
         assert browser.status == 401
+
+
+def test_an_expired_session_is_renewed_once(shop, service):
+    browser = Browser(shop)
+    browser.sign_up("eve")
+    url = service.environment["DATABASE_URL"]
+    expire = "UPDATE session SET expiresAt = createdAt WHERE accountid IN "
+    users = "(SELECT accountid FROM account WHERE NOT administrator)"
+    execute(url, expire + users)
+    for _ in range(2):
+        browser.open("/devices")
+        assert len(browser.devices) == 1
 
 
 def test_the_administrator(shop, service):
