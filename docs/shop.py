@@ -43,14 +43,14 @@ PROFILE = """<h1>My profile</h1><form method="post">
 <form method="post" action="/leave"><button>Delete my account</button></form>"""
 DEVICES = """<h1>My devices</h1><form method="post">{% for each in g.user.sessions() %}
 <p>Since {{ each.createdAt }} <button name="sessionid" value="{{ each.sessionid }}">
-Sign out</button></p>{% endfor %}<button>Sign out on all devices</button></form>"""
+Sign out</button>{% if each.sessionid == g.user.sessionid %} this device{% endif %}</p>
+{% endfor %}<button>Sign out on all devices</button></form>"""
 USERS = """<h1>Users</h1><form><input name="email"> <button>Find e-mail</button></form>
 {% for user, row in users if user %}{% set profile = row.profile or row %}
 <p>{{ user[0] }}: {{ profile.fullName }}, {{ profile.contactEmail }}</p>{% endfor %}"""
 
 
 def page(body: str, message: str = "", **data: object) -> str:
-    """Return a page. Flask escapes the values in it."""
     return render_template_string(LAYOUT + body, message=message, fields=FIELDS, **data)
 
 

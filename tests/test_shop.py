@@ -117,6 +117,7 @@ def test_devices(shop):
     tablet.sign_in("eve")
     phone.open("/devices")
     assert len(phone.devices) == 3
+    assert phone.html.count("this device") == 1
     phone.open("/devices", sessionid=phone.devices[-1])
     assert len(phone.devices) == 2
     laptop.open("/")
