@@ -5,23 +5,28 @@ It reads these environment variables, of which the first two are required:
 - PROFILES_URL: the address of the service, such as http://127.0.0.1:8000
 - PROFILES_TOKEN: an administrator's token
 - PROFILES_APPID: the service's APPID, by default "default"
-- PROFILES_TIMEOUT: how many seconds a request may take with its retries, by default 30
+- PROFILES_TIMEOUT: how many seconds a request may take with its retries, by default
+  5 for a GET and 15 for a change. Choose less than your web server gives a page, or
+  more for a nightly job.
 
-You identify a user by your id for the user:
+You identify a user by your own id for the user:
 
-    user = sign_up("0f8fad5b-d9cb-469f-a165-70867728950e")  # once
-    user.save_profile({"contact-email": "ada@example.com", "full-name": "Ada King"})
+    user = sign_up(user_id)  # once
+    user = User(user_id)  # each time the user signs in
+    user = User(user_id, token, sessionid)  # in later requests
 
-Keep user.token in your own session, and use it in later requests:
-
-    user = User("0f8fad5b-d9cb-469f-a165-70867728950e", token)
-
-If a call raises SignedOut, end your own session too, and show your sign-in page.
+Store user.token and user.sessionid in your own session after each use, because both
+change when an expired session is renewed. If a call raises SignedOut, end your own
+session too, and show your sign-in page. Threads and forked processes can use this
+module, each with its own User.
 """
 
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
 from hashlib import sha256
 from time import monotonic, sleep
 from typing import Any
@@ -30,20 +35,30 @@ from urllib.parse import parse_qsl
 import requests
 from requests import Response
 
-__version__ = "3.3.0"  # of the service that this file comes with
+__version__ = "4.0.0"  # of the service that this file comes with
 
 Object = dict[str, Any]  # an account, a profile or a session, as API.md shows it
 Fields = Mapping[str, str | None]  # such as {"full-name": "Ada King"}
 
 DURATION = 28_800  # seconds that a user's session lasts
-WAITS = (1, 2, 4)  # seconds before each retry, if the response has no Retry-After
+WAITS = (0, 1, 2, 4)  # seconds before each retry, if the response has no Retry-After
 TRY_SECONDS = 15  # seconds to wait for one response
 
-http = requests.Session()
-# Without an auth, requests would replace the token with a password from ~/.netrc.
-http.auth = lambda request: request
+# The service ignores other fields and parameters, so send() refuses them.
+FIELDS = (
+    "full-name contact-email display-email display-name company-name dob phone "
+    "occupation location website default duration"
+).split()
+PAGING = ["accountid", "limit", "offset", "after", "all"]
+LIST_PARAMETERS = {
+    "accounts": PAGING,
+    "profiles": ["email", *PAGING],
+    "sessions": ["active", *PAGING],
+}
+OTHER_PARAMETERS = ["accountid", "profileid", "sessionid"]
 
 
+@dataclass(eq=False)
 class ServiceError(Exception):
     """A request failed. The code is one of API.md's, or one of these:
 
@@ -52,20 +67,18 @@ class ServiceError(Exception):
     not-sent: the address, application id or token is malformed, so nothing was sent.
     """
 
-    def __init__(
-        self,
-        code: str,
-        status: int | None = None,
-        request_id: str | None = None,
-        reason: str | None = None,
-    ) -> None:
-        super().__init__(code, status, request_id, reason)
-        self.code = code
-        self.status = status
-        self.request_id = request_id  # lets the operator find the request in the log
-        self.reason = reason  # of a 401: ended, expired, or None for an unknown token
-        self.retry_after = ""
-        self.errors: dict[str, str] = {}  # of a profile's wrong fields: each one's code
+    code: str
+    status: int | None = None
+    request_id: str | None = None  # lets the operator find the request in the log
+    reason: str | None = None  # of a 401: ended, expired, or None for an unknown token
+    errors: dict[str, str] = field(default_factory=dict)  # each wrong field's code
+    retry_after: str = ""
+
+    def __str__(self) -> str:
+        parts = [self.code, f"status {self.status}"]
+        parts += [f"{name}: {code}" for name, code in self.errors.items()]
+        parts.append(f"request {self.request_id}")
+        return ", ".join(parts)
 
 
 class AdministratorTokenError(ServiceError):
@@ -90,11 +103,18 @@ def send(
 ) -> Response:
     """Send a request and return the response. Raises ServiceError.
 
-    After a 502, 503 or 504, or without a response, the request is sent again. Raises
-    ValueError if a value of the query is None or empty: without an accountid, for
-    example, an administrator's list has the rows of all users.
+    Without a response, the request is sent again once, at once; after a 502, 503 or
+    504, up to four times. Raises ValueError for an unknown field or parameter, and for
+    a parameter that is None or empty: without an accountid, for example, an
+    administrator's list has the rows of all users.
     """
+    for name in body or {}:
+        if name not in FIELDS:
+            raise ValueError(f"unknown field: {name}")
+    parameters = LIST_PARAMETERS.get(path.rpartition("/")[2], OTHER_PARAMETERS)
     for name, value in query.items():
+        if name not in parameters:
+            raise ValueError(f"unknown parameter: {name}")
         if value is None or value == "":
             raise ValueError(f"{name} has no value")
     headers = {"Authorization": f"Bearer {token}", "X-Appid": appid()}
@@ -103,12 +123,15 @@ def send(
     if if_match is not None:
         headers["If-Match"] = f'"{if_match}"'
     request = {"method": method, "params": query, "json": body, "headers": headers}
-    deadline = monotonic() + float(os.environ.get("PROFILES_TIMEOUT") or 30)
+    default = 5 if method == "GET" else 15
+    timeout = os.environ.get("PROFILES_TIMEOUT") or default
+    deadline = monotonic() + float(timeout)
     for wait in WAITS:
         try:
             return send_once(path, deadline, request)
         except ServiceError as error:
-            if error.code != "no-answer" and error.status not in (502, 503, 504):
+            is_first_loss = error.code == "no-answer" and wait == 0
+            if not is_first_loss and error.status not in (502, 503, 504):
                 raise
             if error.retry_after.isdecimal():
                 wait = int(error.retry_after)
@@ -122,21 +145,24 @@ def appid() -> str:
     return os.environ.get("PROFILES_APPID") or "default"
 
 
-def required_variable(name: str) -> str:
-    value = os.environ.get(name)
-    if not value:
-        raise RuntimeError(f"the environment variable {name} is not set")
-    return value
+@cache
+def http_session(pid: int) -> requests.Session:
+    """Return the connections of a process, which a forked one must not use."""
+    # uWSGI forks without calling the hooks of os.register_at_fork().
+    session = requests.Session()
+    # Without an auth, requests would replace the token with a password from ~/.netrc.
+    session.auth = lambda request: request
+    return session
 
 
 def send_once(path: str, deadline: float, request: dict[str, Any]) -> Response:
-    url = required_variable("PROFILES_URL").rstrip("/") + "/api/" + path
+    url = os.environ["PROFILES_URL"].rstrip("/") + "/api/" + path
     seconds = min(TRY_SECONDS, max(0.1, deadline - monotonic()))
     try:
         # A redirect is not followed, because it would turn a POST into a GET.
-        response = http.request(
-            url=url, timeout=seconds, allow_redirects=False, **request
-        )
+        options = {"timeout": seconds, "allow_redirects": False, **request}
+        http = http_session(os.getpid())
+        response = http.request(url=url, **options)
     except ValueError:  # its message may contain the token
         raise ServiceError("not-sent") from None
     except requests.RequestException as error:
@@ -145,24 +171,25 @@ def send_once(path: str, deadline: float, request: dict[str, Any]) -> Response:
         content = response.json()
         if response.status_code in (200, 201):
             return response
-        code = content["message"]
+        is_error = content["object"] == "error"
+        code = content["message"] if is_error else "unexpected-answer"
     except (ValueError, TypeError, KeyError):
         code = "unexpected-answer"
         content = {}
-    failure = ServiceError(
+    error_type = SignedOut if code == "sign-in-required" else ServiceError
+    raise error_type(
         code,
         response.status_code,
         response.headers.get("X-Request-Id"),
         content.get("reason"),
+        content.get("errors", {}),
+        response.headers.get("Retry-After", ""),
     )
-    failure.retry_after = response.headers.get("Retry-After", "")
-    failure.errors = content.get("errors", {})
-    raise failure
 
 
 def administrate(method: str, path: str, **options: Any) -> Response:
     """Send a request with the administrator's token."""
-    token = required_variable("PROFILES_TOKEN")
+    token = os.environ["PROFILES_TOKEN"]
     try:
         return send(method, f"administrator/{path}", token, **options)
     except ServiceError as error:
@@ -174,7 +201,7 @@ def administrate(method: str, path: str, **options: Any) -> Response:
 def walk(
     send: Callable[..., Response], path: str, **query: str | int
 ) -> Iterator[Object]:
-    """Yield every row of a list, as in walk(administrate, "profiles", limit=100).
+    """Yield every row of a list, as in walk(administrate, "sessions", limit=100).
 
     Raises ServiceError("invalid-after") if the last profile or session of a page was
     deleted before the next page was read. Start again then.
@@ -188,9 +215,20 @@ def walk(
         query = dict(parse_qsl(link.partition("?")[2]))
 
 
-def accounts(limit: int = 100) -> Iterator[Object]:
-    """Yield all accounts, each with its default profile, in the order of their ids."""
-    return walk(administrate, "accounts", limit=limit)
+def accounts(limit: int = 100, **query: str) -> Iterator[Object]:
+    """Yield all accounts, each with its default profile, in the order of their ids.
+
+    With ``accountid``, yield only this one; with ``after``, those after this id.
+    """
+    return walk(administrate, "accounts", limit=limit, **query)
+
+
+def profiles(limit: int = 100, **query: str) -> Iterator[Object]:
+    """Yield the profiles of all users, newest first.
+
+    With ``email``, yield those with this address; with ``accountid``, this account's.
+    """
+    return walk(administrate, "profiles", limit=limit, **query)
 
 
 def sign_up(user_id: str, duration: int = DURATION) -> "User":
@@ -212,35 +250,48 @@ def compute_accountid(user_id: str) -> str:
     return "acct_" + sha256(f"{appid()} {user_id}".encode()).hexdigest()[:16]
 
 
+@contextmanager
+def done_already(*codes: str) -> Iterator[None]:
+    """Ignore these codes, which say that another request has done the same."""
+    try:
+        yield
+    except ServiceError as error:
+        if error.code not in codes:
+            raise
+
+
 class User:
     """A user who has signed up, by your id for the user.
 
-    ``token`` is one that you have kept, and ``sessionid`` that of its session. Without
-    a token, this starts a session of ``duration`` seconds; if the account was deleted,
-    it raises ServiceError("invalid-accountid").
-
-    When the session has expired, the next call starts another one, so ``user.token``
-    and ``user.sessionid`` change.
+    Without the ``token`` and the ``sessionid`` that you have kept, this starts a
+    session of ``duration`` seconds; if the account was deleted, it raises
+    ServiceError("invalid-accountid"). When the session has expired, the next call
+    starts another one, so ``user.token`` and ``user.sessionid`` change.
+    ``user.accountid`` is the id of the user's account.
     """
 
     def __init__(
         self,
         user_id: str,
         token: str | None = None,
-        duration: int = DURATION,
         sessionid: str | None = None,
+        duration: int = DURATION,
     ) -> None:
         self.accountid = compute_accountid(user_id)
         self.duration = duration
-        self.sessionid = sessionid
-        if token is None:
+        if token is None and sessionid is None:
             self.sign_in()
+        elif token and sessionid:
+            self.token, self.sessionid = token, sessionid
         else:
-            self.token = token
+            raise ValueError("the token and its sessionid belong together")
 
     def sign_in(self) -> None:
+        """Start a session, and use its token from now on."""
         body = {"duration": self.duration}
         session = self.administrate("POST", "create-session", body=body)
+        if session["accountid"] != self.accountid:
+            raise ServiceError("unexpected-answer", 201)
         self.token = session["token"]
         self.sessionid = session["sessionid"]
 
@@ -253,8 +304,9 @@ class User:
 
         Raises SignedOut.
         """
+        path = f"user/{path}"
         try:
-            return self.send_with_token(method, path, **options)
+            return send(method, path, self.token, **options)
         except SignedOut as error:
             # An unknown token: its account or session was deleted, or PROFILES_APPID
             # is wrong, which raises AdministratorTokenError here.
@@ -263,18 +315,10 @@ class User:
             if error.reason != "expired":
                 raise
         self.sign_in()
-        return self.send_with_token(method, path, **options)
-
-    def send_with_token(self, method: str, path: str, **options: Any) -> Response:
-        try:
-            return send(method, f"user/{path}", self.token, **options)
-        except ServiceError as error:
-            if error.code != "sign-in-required":
-                raise
-            raise SignedOut(*error.args) from error
+        return send(method, path, self.token, **options)
 
     def call(self, method: str, path: str, **options: Any) -> Object:
-        """Send a request of the user, and return the object of its response."""
+        """Send a request of the user; return the object of the response."""
         content: Object = self.send(method, path, **options).json()
         return content
 
@@ -283,6 +327,7 @@ class User:
         return self.call("GET", "account", accountid=self.accountid)
 
     def profile(self, profileid: str) -> Object:
+        """Return a profile of the user."""
         return self.call("GET", "profile", profileid=profileid)
 
     def profiles(self, limit: int = 100) -> Iterator[Object]:
@@ -301,52 +346,57 @@ class User:
         nothing is saved if the profile was changed after that. This raises
         ServiceError("profile-changed"): show the user the profile as it is now.
         """
-        profileid = profileid or self.find_profileid()
         if not profileid:
-            if if_match is not None:
-                raise ServiceError("profile-changed", 412)  # it was deleted
-            profile = self.create_profile({**fields, "default": "true"}, "first")
-            if is_saved(profile, fields):
-                return profile
-            # A concurrent request created it first, and these values were ignored.
+            profile = self.account()["profile"]
+            profile = profile or next(self.profiles(limit=1), None)  # the newest
+            if profile is None:
+                if if_match is not None:
+                    raise ServiceError("profile-changed", 412)  # it was deleted
+                body = {**fields, "default": "true"}
+                profile, is_new = self.send_new_profile(body, "first")
+                if is_new:
+                    return profile
+                # Another request created it, so these fields are not saved yet.
             profileid = profile["profileid"]
-        options = {"profileid": profileid, "if_match": if_match}
-        return self.call("PATCH", "update-profile", body=fields, **options)
-
-    def find_profileid(self) -> str | None:
-        """Return the id of the default profile, else of the newest one, else None."""
-        profileid: str | None = self.account()["profileid"]
-        if profileid:
-            return profileid
-        newest = next(self.profiles(limit=1), None)
-        return newest["profileid"] if newest else None
+        query = {"profileid": profileid, "if_match": if_match}
+        return self.call("PATCH", "update-profile", body=fields, **query)
 
     def create_profile(self, fields: Fields, key: str) -> Object:
         """Create a profile, or return the one that was created with the same key.
 
         Use a new UUID as the key of each profile.
         """
-        query = {"accountid": self.accountid}
-        return self.call("POST", "create-profile", body=fields, key=key, **query)
+        return self.send_new_profile(fields, key)[0]
+
+    def send_new_profile(self, fields: Fields, key: str) -> tuple[Object, bool]:
+        """Return the profile with this key, and whether it is new."""
+        options = {"key": key, "accountid": self.accountid}
+        response = self.send("POST", "create-profile", body=fields, **options)
+        return response.json(), response.status_code == 201
 
     def set_default_profile(self, profileid: str) -> Object:
         """Make a profile the default; return the account."""
         return self.call("PATCH", "set-default-profile", profileid=profileid)
 
     def delete_profile(self, profileid: str) -> None:
-        try:
+        """Delete a profile. If it was the default, the user has none afterwards."""
+        with done_already("invalid-profileid"):
             self.send("DELETE", "delete-profile", profileid=profileid)
-        except ServiceError as error:
-            if (error.code, error.status) != ("invalid-profileid", 404):
-                raise  # otherwise it is deleted already
+
+    def sessions(self, limit: int = 100) -> Iterator[Object]:
+        """Yield the running sessions, newest first: where the user is signed in."""
+        query = {"accountid": self.accountid, "active": "true"}
+        return walk(self.send, "sessions", limit=limit, **query)
+
+    def end_session(self, sessionid: str) -> None:
+        """End one of the user's sessions, to sign the user out on another device."""
+        with done_already("invalid-sessionid"):
+            self.send("PATCH", "end-session", sessionid=sessionid)
 
     def sign_out(self) -> None:
         """End this token's session. Discard the User: another call raises SignedOut."""
-        try:
+        with done_already("sign-in-required", "invalid-sessionid"):
             send("PATCH", "user/end-session", self.token)
-        except ServiceError as error:
-            if error.code not in ("sign-in-required", "invalid-sessionid"):
-                raise  # otherwise the session has ended, or was deleted
 
     def sign_out_everywhere(self) -> None:
         """End all sessions. Discard the User: another call raises SignedOut."""
@@ -354,22 +404,5 @@ class User:
 
     def delete(self) -> None:
         """Delete the account with its profiles and sessions."""
-        try:
+        with done_already("invalid-accountid"):
             self.administrate("DELETE", "delete-account")
-        except ServiceError as error:
-            if error.code != "invalid-accountid":
-                raise  # otherwise it is deleted already
-
-
-def is_saved(profile: Object, fields: Fields) -> bool:
-    """Return whether the profile has these values. An empty one is stored as null."""
-    for field, value in fields.items():
-        if profile.get(property_name(field)) != (value or None):
-            return False
-    return True
-
-
-def property_name(field: str) -> str:
-    """Return the property of a field, such as fullName of full-name."""
-    first, *words = field.split("-")
-    return first + "".join(word.title() for word in words)

@@ -1,0 +1,140 @@
+"""A shop that keeps its users' profiles in the service: an example of a product.
+
+Start the service, paste the two export lines that flask demo prints, and run:
+
+    pip install requests && flask --app docs/shop.py run --port 5050
+
+The shop has its own users and passwords, in the file shop.db. To list all users, sign
+up, and set SHOP_ADMINISTRATOR to your user name before the shop starts again.
+"""
+
+import os
+import sqlite3
+from secrets import token_urlsafe
+
+import client
+from flask import Flask, Response, g, redirect, render_template_string, request, session
+from flask.typing import ResponseReturnValue
+from werkzeug.security import check_password_hash, generate_password_hash
+
+app = Flask(__name__)
+# Users can read their token in the cookie. A restart changes its key, which signs all
+# users out. Lax: browsers send other sites' forms without it, so those do nothing.
+app.config.update(SECRET_KEY=token_urlsafe(), SESSION_COOKIE_SAMESITE="Lax")
+db = sqlite3.connect("shop.db", isolation_level=None, check_same_thread=False)
+# The service's lists have the accountid of a user, so it needs an index: UNIQUE is one.
+db.execute("""CREATE TABLE IF NOT EXISTS users (name TEXT UNIQUE CHECK (name <> ''),
+    password TEXT, user_id TEXT, accountid TEXT UNIQUE)""")
+FIELDS = {"full-name": "fullName", "contact-email": "contactEmail"}
+LAYOUT = """<!doctype html><title>Shop</title>
+{% if session %}<form method="post" action="/devices"><a href="/">My profile</a>
+<a href="/devices">My devices</a> <a href="/users">Users</a>
+<button name="sessionid" value="{{ g.user.sessionid }}">Sign out</button></form>
+{% endif %}<p>{{ message | replace("-", " ") }}</p>"""
+SIGN_IN = """<h1>Shop</h1><form method="post" action="/sign-in">
+Name <input name="name"> Password <input name="password" type="password">
+<button>Sign in</button> <button name="is_new" value="yes">Sign up</button></form>"""
+PROFILE = """<h1>My profile</h1><form method="post">
+<input type="hidden" name="updatedAt" value="{{ (form or stored).updatedAt }}">
+{% for field, property in fields.items() %}<p>{{ field | replace("-", " ") }}
+<input name="{{ field }}" value="{{ form[field] if form else stored[property] or '' }}">
+{% if form %}{{ errors[field] }} (now {{ stored[property] }}){% endif %}</p>{% endfor %}
+<button>Save</button></form>
+<form method="post" action="/leave"><button>Delete my account</button></form>"""
+DEVICES = """<h1>My devices</h1><form method="post">{% for each in g.user.sessions() %}
+<p>Since {{ each.createdAt }} <button name="sessionid" value="{{ each.sessionid }}">
+Sign out</button>{% if each.sessionid == g.user.sessionid %} this device{% endif %}</p>
+{% endfor %}<button>Sign out on all devices</button></form>"""
+USERS = """<h1>Users</h1><form><input name="email"> <button>Find e-mail</button></form>
+{% for user, row in users if user %}{% set profile = row.profile or row %}
+<p>{{ user[0] }}: {{ profile.fullName }}, {{ profile.contactEmail }}</p>{% endfor %}"""
+
+
+def page(body: str, message: str = "", **data: object) -> str:
+    return render_template_string(LAYOUT + body, message=message, fields=FIELDS, **data)
+
+
+@app.before_request
+def find_user() -> None:
+    if session:
+        g.user = client.User(session["user_id"], session["token"], session["sessionid"])
+    elif request.endpoint != "sign_in":
+        raise client.SignedOut("sign-in-required")
+
+
+@app.after_request
+def keep_token(response: Response) -> Response:
+    if session:  # both have changed if the user's session had expired
+        session.update(token=g.user.token, sessionid=g.user.sessionid)
+    return response
+
+
+@app.errorhandler(client.ServiceError)
+def show_error(error: client.ServiceError) -> ResponseReturnValue:
+    if isinstance(error, client.SignedOut):
+        session.clear()
+        return page(SIGN_IN, "Please sign in."), 401
+    app.logger.error(error)
+    return page("", "Sorry, this doesn't work right now. Please try again soon."), 503
+
+
+@app.post("/sign-in")
+def sign_in() -> ResponseReturnValue:
+    name, password = request.form["name"], request.form["password"]
+    if "is_new" in request.form:
+        new_id = token_urlsafe()
+        ids = [new_id, client.compute_accountid(new_id)]
+        row = [name, generate_password_hash(password), *ids]
+        db.execute("INSERT OR IGNORE INTO users VALUES (?, ?, ?, ?)", row)
+    select = "SELECT password, user_id FROM users WHERE name = ?"
+    password_hash, user_id = db.execute(select, [name]).fetchone() or ("", "")
+    if not check_password_hash(password_hash, password):
+        return page(SIGN_IN, "Wrong password, or the name is not available."), 401
+    g.user = client.sign_up(user_id)  # creates the account or, if it exists, finds it
+    session.update(name=name, user_id=user_id)
+    return redirect("/")
+
+
+@app.route("/", methods=["GET", "POST"])
+def profile() -> str:
+    stored = g.user.account()["profile"] or {}
+    if request.method == "GET":
+        return page(PROFILE, stored=stored)
+    fields = {field: request.form[field].strip() for field in FIELDS}
+    try:
+        saved = g.user.save_profile(fields, if_match=request.form["updatedAt"] or None)
+        return page(PROFILE, "Saved.", stored=saved)
+    except client.ServiceError as error:
+        form = request.form.to_dict()
+        if error.code == "profile-changed":
+            form["updatedAt"] = stored.get("updatedAt", "")  # to save again replaces it
+        elif not error.errors:
+            raise
+        return page(PROFILE, error.code, stored=stored, form=form, errors=error.errors)
+
+
+@app.route("/devices", methods=["GET", "POST"])
+def devices() -> str:
+    if "sessionid" in request.form:
+        g.user.end_session(request.form["sessionid"])
+    elif request.method == "POST":
+        g.user.sign_out_everywhere()
+    return page(DEVICES)
+
+
+@app.post("/leave")
+def leave() -> ResponseReturnValue:
+    g.user.delete()
+    db.execute("DELETE FROM users WHERE user_id = ?", [session["user_id"]])
+    return redirect("/")
+
+
+@app.get("/users")
+def users() -> ResponseReturnValue:
+    if session["name"] != os.environ.get("SHOP_ADMINISTRATOR"):
+        return page("", "This page is for the administrator."), 403
+    email = request.args.get("email")
+    rows = client.profiles(email=email) if email else client.accounts()
+    select = "SELECT name FROM users WHERE accountid = ?"
+    users = [(db.execute(select, [row["accountid"]]).fetchone(), row) for row in rows]
+    return page(USERS, users=users)
