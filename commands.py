@@ -11,7 +11,7 @@ from flask import Blueprint, current_app
 import accounts
 import operations
 from accounts import ADMINISTRATOR_DURATION, DEFAULT_DURATION
-from config import MAX_INT32, URL_HELP, example_body, parse_database_url
+from config import MAX_INT32, example_body, parse_database_url
 from database import ENGINES, db, retry_on_conflict, select_batches
 from errors import ServiceError, SettingError
 from models import (
@@ -278,8 +278,8 @@ def copy_database_command(database_url):
     """
     try:
         url = parse_database_url(database_url)
-    except SettingError:
-        raise click.ClickException(f"the target {URL_HELP}") from None
+    except SettingError as error:
+        raise click.ClickException(f"the target {error.message}") from None
     target = ENGINES[url.engine](url)
     target.connect_params.update(target.unlimited)
     total = sum(model.select().count() for model in MODELS)

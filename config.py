@@ -3,14 +3,11 @@
 import os
 import re
 import ssl
-from collections.abc import Iterable, Mapping
-from functools import partial
+from collections import namedtuple
 from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
-from flask import Config, current_app
-from marshmallow import EXCLUDE, Schema, ValidationError, fields, post_load, validate
+from flask import current_app
 
 from errors import SettingError
 from validators import APPID, PROFILE_FIELDS, make_schema
@@ -23,61 +20,51 @@ LENGTHS = {
     if field.rule == "name"
 }
 MAX_INT32 = 2**31 - 1
+cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()  # not macOS
+NUMBERS = {  # each setting's minimum value, its maximum, and its default
+    **{f"MINIMUM_{name}": (0, MAX_INT32, 1) for name in LENGTHS.values()},
+    **{f"MAXIMUM_{name}": (1, MAX_INT32, 50) for name in LENGTHS.values()},
+    "PAGE_SIZE": (1, MAX_INT32, 10),
+    "MAXIMUM_POST_DATA_LENGTH": (1, MAX_INT32, 65_536),
+    "WEB_CONCURRENCY": (1, 1_000, min(len(cores) or os.cpu_count() or 1, 4)),
+    "PORT": (1, 65_535, 8_000),
+}
 REQUIRED_FIELDS = ("contact-email", "full-name")  # by default
 URL_HELP = (
     "must look like sqlite:///file, sqlite:////folder/file or "
-    "mysql://user:password@host/name"
+    "mysql://user:password@host/name, percent-encoded"
 )
-# What is wrong with a URL in which the pattern is found. The first one counts.
-URL_FAULTS = {
-    r"^(?!sqlite:|(?i:mysql2?|mariadb)(\+pymysql)?://)": URL_HELP,
-    "[\0-\x1f\x7f]|%[01]|%7[Ff]": "must not contain control characters",
-    "^sqlite:(?!///[^?#]*[^?#/]$)|^sqlite:///:memory:$": (
-        'must name a file, in which "?" and "#" are percent-encoded'
-    ),
-    # A password is cut there, so the rest of it and the "@" come later.
-    "#|//.*[/?].*@|[?].*%40": (
-        'percent-encode "/", "?" and "#" in the user and the password'
-    ),
-    "(?i)^m.*?//(?![^/]+/[^/?]+([?]|$))": (
-        "must name a host and a database, as in mysql://host/name"
-    ),
-    r"[?&](ssl-mode|ssl-ca)=.*&\1=": "must give ssl-mode and ssl-ca only once",
-}
+# A path that does not end in "/", without a query. ":memory:" is not a file.
+SQLITE_URL = "sqlite:///(?!:memory:$)([^?#]*[^?#/])"
+MYSQL_SCHEME = r"(mysql2?|mariadb)(\+pymysql)?"
 TLS_MODES = "DISABLED PREFERRED REQUIRED VERIFY_CA VERIFY_IDENTITY".split()
-url_error = partial(SettingError, "DATABASE_URL", "***")  # shows nothing of the URL
-decode = partial(unquote, errors="strict")  # raises ValueError
 
 
-class DatabaseURL(NamedTuple):
+class DatabaseURL(namedtuple("DatabaseURL", "engine name server")):
     """A database: a SQLite file, or a MySQL database and PyMySQL's options for it."""
 
-    engine: str
-    name: str
-    server: dict[str, Any]
-
-    def __repr__(self) -> str:  # without the user and the password
+    def __repr__(self):  # without the user and the password
         return f"{self.engine}://***"
 
 
-def settings() -> Config:
+def settings():
     """Return the settings of the active app."""
     return current_app.config
 
 
-def profile_schema(names: Iterable[str] | None, *, creating: bool) -> Schema:
+def profile_schema(names, *, creating):
     """Return the schema of a profile with these fields, by default as configured."""
     if names is None:
         return settings()["PROFILE_SCHEMAS"][creating]
     return make_schema(names, (), settings()["PROFILE_LENGTHS"], creating=creating)
 
 
-def configured_fields() -> tuple[str, ...]:
+def configured_fields():
     """Return the required fields and then the optional ones, as they are checked."""
     return settings()["USER_PROFILE_FIELDS"] + settings()["OPTIONAL_PROFILE_FIELDS"]
 
 
-def example_body() -> dict[str, str]:
+def example_body():
     """Return a body of the configured fields with allowed values."""
     lengths = settings()["PROFILE_LENGTHS"]
     body = {}
@@ -87,7 +74,7 @@ def example_body() -> dict[str, str]:
     return body
 
 
-def load(variables: Mapping[str, Any]) -> dict[str, Any]:
+def load(variables):
     """Return the checked settings. Raises SettingError.
 
     An empty variable counts as not set. Spaces around a value are ignored.
@@ -97,93 +84,139 @@ def load(variables: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in variables.items()
         if value not in (None, "")
     }
-    try:
-        return SETTINGS.load(values)
-    except ValidationError as error:
-        name, [reason] = error.normalized_messages().popitem()
-        raise SettingError(name, values[name], reason) from None
+    checked = {}
+    for name, (minimum, maximum, default) in NUMBERS.items():
+        value = values.get(name, str(default))
+        is_number = re.fullmatch("[0-9]{1,10}", value)
+        if not is_number or int(value) not in range(minimum, maximum + 1):
+            reason = f"must be a whole number from {minimum} to {maximum}"
+            raise SettingError(name, value, reason)
+        checked[name] = int(value)
+    checked["PROFILE_LENGTHS"] = checked_lengths(checked)
+    checked["APPID"] = appid = values.get("APPID", "default")
+    if not re.fullmatch(APPID, appid):
+        raise SettingError("APPID", appid, f"must match {APPID}")
+    url = values.get("DATABASE_URL", "sqlite:///profiles.db")
+    checked["DATABASE_URL"] = parse_database_url(url)
+    return checked | checked_fields(values)
 
 
-def number(minimum: int, maximum: int, default: int) -> fields.Integer:
-    """Return the field of a whole number, which is written in decimal digits."""
-    reason = f"must be a whole number from {minimum} to {maximum}"
-    return fields.Integer(
-        load_default=default,
-        pre_load=validate.Regexp(r"[0-9]{1,10}\Z", error=reason),
-        validate=validate.Range(minimum, maximum, error=reason),
-    )
+def checked_lengths(numbers):
+    """Return the minimum and maximum length, in characters, of each field with bounds.
+
+    Raises SettingError.
+    """
+    lengths = {}
+    for field, name in LENGTHS.items():
+        minimum = numbers[f"MINIMUM_{name}"]
+        maximum = numbers[f"MAXIMUM_{name}"]
+        if minimum > maximum:
+            reason = f"is greater than MAXIMUM_{name}={maximum}"
+            raise SettingError(f"MINIMUM_{name}", minimum, reason)
+        lengths[field] = (minimum, maximum)
+    return lengths
 
 
-def count_cores() -> int:
-    """Return how many cores the process may use."""
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def checked_fields(values):
+    """Return both lists of fields, each as a tuple of names. Raises SettingError."""
+    optional = split_names("OPTIONAL_PROFILE_FIELDS", values, ())
+    default = tuple(name for name in REQUIRED_FIELDS if name not in optional)
+    required = split_names("USER_PROFILE_FIELDS", values, default)
+    if set(required) & set(optional):
+        reason = f"must not repeat a field of USER_PROFILE_FIELDS={','.join(required)}"
+        raise SettingError("OPTIONAL_PROFILE_FIELDS", ",".join(optional), reason)
+    return {"USER_PROFILE_FIELDS": required, "OPTIONAL_PROFILE_FIELDS": optional}
 
 
-def parse_appid(value: str) -> str:
-    """Return an application id. Raises ValidationError."""
-    if not re.fullmatch(APPID, value):
-        raise ValidationError(f"must match {APPID}")
-    return value
-
-
-def split_names(value: str) -> tuple[str, ...]:
-    """Return the names in a list of fields. Raises ValidationError."""
-    names = tuple(map(str.strip, value.split(",")))
+def split_names(variable, values, default):
+    """Return the names in the value of a variable. Raises SettingError."""
+    if variable not in values:
+        return default
+    names = tuple(map(str.strip, values[variable].split(",")))
     if len(PROFILE_FIELDS.keys() & names) < len(names):  # one is unknown or repeated
         reason = f"must list each field once, out of {', '.join(PROFILE_FIELDS)}"
-        raise ValidationError(reason)
+        raise SettingError(variable, values[variable], reason)
     return names
 
 
-def parse_database_url(value: str) -> DatabaseURL:
+def parse_database_url(value):
     """Return the parts of a URL. Raises SettingError, which shows nothing of it."""
-    for pattern, reason in URL_FAULTS.items():
-        if re.search(pattern, value):
-            raise url_error(reason)
     try:
-        if value.startswith("sqlite"):
-            # Relative to this folder. A path that begins with "/" replaces the folder.
-            path = Path(__file__).parent / decode(value.removeprefix("sqlite:///"))
-            return DatabaseURL("sqlite", str(path), {})
-        return parse_mysql_url(value)
+        is_printable = unquote(value, errors="strict").isprintable()
+        refuse_url({"must not contain control characters": not is_printable})
+        match = re.fullmatch(SQLITE_URL, value)
+        if not match:
+            return parse_mysql_url(value)
+        # Relative to this folder. A path that begins with "/" replaces the folder.
+        path = Path(__file__).parent / unquote(match[1])
+        return DatabaseURL("sqlite", str(path), {})
     except ValueError:  # its message may contain part of the password
         reason = "has an invalid host or port, or the password is not percent-encoded"
-        raise url_error(reason) from None
+        raise SettingError("DATABASE_URL", "***", reason) from None
 
 
-def parse_mysql_url(value: str) -> DatabaseURL:
-    """Return the parts of a URL. Raises SettingError, or ValueError."""
+def refuse_url(faults):
+    """Raise SettingError for the first of these faults that the URL has.
+
+    ``faults``: for each reason, whether it is true.
+    """
+    for reason, is_true in faults.items():
+        if is_true:
+            raise SettingError("DATABASE_URL", "***", reason)
+
+
+def parse_mysql_url(value):
+    """Return the parts of a URL. Raises SettingError or ValueError."""
     url = urlsplit(value)
+    name = unquote(url.path[1:])
+    cut_off = url.path + unquote(url.query)
+    refuse_url(
+        {
+            URL_HELP: not re.fullmatch(MYSQL_SCHEME, url.scheme),  # postgres://u@h/d
+            # If one of them is not encoded, the URL is cut there. The rest of the
+            # password, with the "@" after it, is then in a later part.
+            'percent-encode "/", "?" and "#" in the user and the password': (
+                "@" in cut_off or url.fragment
+            ),
+            "must name a host and a database, as in mysql://host/name": (
+                not url.netloc or not name or "/" in name
+            ),
+        }
+    )
     if not url.hostname or url.port == 0:
         raise ValueError
     url.hostname.encode("idna")  # raises ValueError: mysql://u:p@a..b/d
     server = {
         "host": url.hostname,
         "port": url.port or 3306,
-        "user": decode(url.username or ""),
+        "user": unquote(url.username or ""),
         # As bytes, because PyMySQL encodes a str as Latin-1.
-        "password": decode(url.password or "").encode(),
+        "password": unquote(url.password or "").encode(),
         **tls_options(url.query),
     }
-    return DatabaseURL("mysql", decode(url.path[1:]), server)
+    return DatabaseURL("mysql", name, server)
 
 
-def tls_options(query: str) -> dict[str, Any]:
+def tls_options(query):
     """Return PyMySQL's options for the TLS that a URL's query asks for.
 
     Options that are not about TLS, such as charset, are ignored. Raises SettingError.
     """
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    mode = options.pop("ssl-mode", "PREFERRED")
-    ca = options.pop("ssl-ca", None)
-    if re.search("ssl|tls|cert", " ".join(options).lower()):  # ?sslmode=require
-        raise url_error("the only options for TLS are ssl-mode and ssl-ca")
-    if mode not in TLS_MODES:
-        raise url_error(f"ssl-mode must be one of {', '.join(TLS_MODES)}")
-    if ca == "" or (ca and mode == "DISABLED"):
-        raise url_error("ssl-ca must name a file, and not with ssl-mode=DISABLED")
+    options = parse_qs(query, keep_blank_values=True)
+    mode, *other_modes = options.pop("ssl-mode", ["PREFERRED"])
+    ca, *other_cas = options.pop("ssl-ca", [None])
+    is_unknown = re.search("ssl|tls|cert", " ".join(options).lower())  # ?sslmode=…
+    refuse_url(
+        {
+            "the only options for TLS are ssl-mode and ssl-ca, each once": (
+                is_unknown or other_modes or other_cas
+            ),
+            f"ssl-mode must be one of {', '.join(TLS_MODES)}": mode not in TLS_MODES,
+            "ssl-ca must name a file, and not with ssl-mode=DISABLED": (
+                ca == "" or (ca and mode == "DISABLED")
+            ),
+        }
+    )
     if mode == "DISABLED":
         return {"ssl_disabled": True}
     if mode == "PREFERRED" and not ca:
@@ -192,59 +225,11 @@ def tls_options(query: str) -> dict[str, Any]:
     # check the host only with a file of CAs.
     try:
         context = ssl.create_default_context(cafile=ca)
-    except OSError:  # such as ssl.SSLError, if it holds none
-        raise url_error("cannot read a certificate from the ssl-ca file") from None
+    except OSError:  # there is no such file, or it holds no certificate
+        refuse_url({"cannot read a certificate from the ssl-ca file": True})
     # Python 3.13 and newer would refuse the certificates that MySQL makes for itself.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.check_hostname = mode == "VERIFY_IDENTITY"
     if mode == "REQUIRED" and not ca:
         context.verify_mode = ssl.CERT_NONE
     return {"ssl": context}
-
-
-class Settings(Schema):
-    """The settings and their defaults. The messages are the reasons of a refusal."""
-
-    class Meta:
-        unknown = EXCLUDE
-
-    APPID = fields.Function(deserialize=parse_appid, load_default="default")
-    DATABASE_URL = fields.Function(
-        deserialize=parse_database_url,
-        load_default=parse_database_url("sqlite:///profiles.db"),
-    )
-    OPTIONAL_PROFILE_FIELDS = fields.Function(deserialize=split_names, load_default=())
-    USER_PROFILE_FIELDS = fields.Function(deserialize=split_names)
-    PAGE_SIZE = number(1, MAX_INT32, 10)
-    MAXIMUM_POST_DATA_LENGTH = number(1, MAX_INT32, 65_536)
-    WEB_CONCURRENCY = number(1, 1_000, min(count_cores(), 4))
-    PORT = number(1, 65_535, 8_000)
-
-    @post_load
-    def combine(self, checked: dict, **kwargs: Any) -> dict:
-        """Return the settings, and PROFILE_LENGTHS: each field's two lengths.
-
-        Raises ValidationError for two settings that contradict each other.
-        """
-        optional = checked["OPTIONAL_PROFILE_FIELDS"]
-        default = tuple(name for name in REQUIRED_FIELDS if name not in optional)
-        required = checked.setdefault("USER_PROFILE_FIELDS", default)
-        if set(required) & set(optional):
-            names = ",".join(required)
-            reason = f"must not repeat a field of USER_PROFILE_FIELDS={names}"
-            raise ValidationError(reason, "OPTIONAL_PROFILE_FIELDS")
-        lengths = checked["PROFILE_LENGTHS"] = {}
-        for field, name in LENGTHS.items():
-            minimum, maximum = checked[f"MINIMUM_{name}"], checked[f"MAXIMUM_{name}"]
-            if minimum > maximum:
-                reason = f"is greater than MAXIMUM_{name}={maximum}"
-                raise ValidationError(reason, f"MINIMUM_{name}")
-            lengths[field] = (minimum, maximum)
-        return checked
-
-
-LENGTH_FIELDS: dict[str, fields.Field] = {}
-for length in LENGTHS.values():
-    LENGTH_FIELDS[f"MINIMUM_{length}"] = number(0, MAX_INT32, 1)
-    LENGTH_FIELDS[f"MAXIMUM_{length}"] = number(1, MAX_INT32, 50)
-SETTINGS = Settings.from_dict(LENGTH_FIELDS)()

@@ -641,7 +641,7 @@ def test_a_target_that_has_rows_is_refused(flask, fail, user, target, table):
 @on_sqlite
 def test_a_target_that_is_malformed(fail):
     line = fail("copy-database", "postgres://u:secret@h/d")
-    assert line.startswith("Error: the target must look like sqlite:///file")
+    assert line.startswith("Error: the target DATABASE_URL=***: must look like sqlite")
     assert "secret" not in line
 
 

@@ -39,27 +39,25 @@ REFUSED = [
 ]
 SCHEME = (
     "must look like sqlite:///file, sqlite:////folder/file or "
-    "mysql://user:password@host/name"
+    "mysql://user:password@host/name, percent-encoded"
 )
-FILE = 'must name a file, in which "?" and "#" are percent-encoded'
 ENCODE = 'percent-encode "/", "?" and "#" in the user and the password'
 NAME = "must name a host and a database, as in mysql://host/name"
 HOST = "has an invalid host or port, or the password is not percent-encoded"
 CONTROL = "must not contain control characters"
-OPTIONS = "the only options for TLS are ssl-mode and ssl-ca"
+OPTIONS = "the only options for TLS are ssl-mode and ssl-ca, each once"
 MODE = (
     "ssl-mode must be one of DISABLED, PREFERRED, REQUIRED, VERIFY_CA, VERIFY_IDENTITY"
 )
 CA_FILE = "ssl-ca must name a file, and not with ssl-mode=DISABLED"
-ONCE = "must give ssl-mode and ssl-ca only once"
 CERTIFICATE = "cannot read a certificate from the ssl-ca file"
 REFUSED_URLS = {
     "postgres://u:secret@h/d": SCHEME,
     "secret": SCHEME,
-    "sqlite:///:memory:": FILE,
-    "sqlite:///folder/": FILE,
-    "sqlite:///x.db?": FILE,
-    "sqlite://x.db": FILE,
+    "sqlite:///:memory:": SCHEME,
+    "sqlite:///folder/": SCHEME,
+    "sqlite:///x.db?": SCHEME,
+    "sqlite://x.db": SCHEME,
     "mysql://u:se/cret@h/d": ENCODE,
     "mysql://u:s?slsecret@h/d": ENCODE,
     "mysql://u:s#ecret@h/d": ENCODE,
@@ -79,9 +77,9 @@ REFUSED_URLS = {
     "mysql://h/d?sslmode=require": OPTIONS,
     "mysql://h/d?SSL-MODE=REQUIRED": OPTIONS,
     "mysql://h/d?ssl-mode=required": MODE,
-    "mysql://h/d?ssl-mode=REQUIRED&ssl-mode=DISABLED": ONCE,
+    "mysql://h/d?ssl-mode=REQUIRED&ssl-mode=DISABLED": OPTIONS,
     "mysql://h/d?ssl-ca=": CA_FILE,
-    "mysql://h/d?ssl-ca=/a&x=1&ssl-ca=/b": ONCE,
+    "mysql://h/d?ssl-ca=/a&x=1&ssl-ca=/b": OPTIONS,
     "mysql://h/d?ssl-mode=DISABLED&ssl-ca=/secret": CA_FILE,
     "mysql://h/d?ssl-ca=/secret": CERTIFICATE,
     "mysql://h/d?ssl-ca=/": CERTIFICATE,
