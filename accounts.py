@@ -7,7 +7,6 @@ import re
 import time
 from collections import defaultdict, namedtuple
 from hashlib import sha256
-from itertools import chain
 from operator import itemgetter
 from secrets import token_hex
 
@@ -31,7 +30,7 @@ from rows import (
     get_object_or_none,
     insert,
     lock_account,
-    select_all,
+    read_all,
     update_account,
 )
 from validators import APPID, matches, new_identifier
@@ -150,9 +149,9 @@ def find_accounts(email, appid=None):
     empty address finds no account. Raises invalid-appid.
     """
     profiles = defaultdict(list)
-    for batch in select_all(Listing(Profile, {"appid": resolve_appid(appid)}, email)):
-        for profile in batch:
-            profiles[profile["accountid"]].append(profile)
+    scope = {"appid": resolve_appid(appid)}
+    for profile in read_all(Listing(Profile, scope, email)):
+        profiles[profile["accountid"]].append(profile)
     accounts = []
     for accountids in chunked(profiles, BATCH):
         accounts += read_accounts(Account.accountid.in_(accountids))
@@ -169,9 +168,8 @@ def show_account(accountid, appid=None):
     """
     account = get_object(Account, accountid, appid)
     scope = {"appid": account["appid"], "accountid": accountid}
-    for model in (Profile, Session):
-        objects = chain.from_iterable(select_all(Listing(model, scope)))
-        account[f"{model.TABLE}s"] = list(objects)
+    account["profiles"] = read_all(Listing(Profile, scope))
+    account["sessions"] = read_all(Listing(Session, scope))
     return account
 
 

@@ -8,8 +8,7 @@ import traceback
 from secrets import token_hex
 
 from flask import Flask, current_app, has_request_context, request
-from flask.json.provider import DefaultJSONProvider
-from flask.logging import wsgi_errors_stream
+from flask.logging import has_level_handler, wsgi_errors_stream
 from werkzeug.exceptions import HTTPException, NotFound
 
 import config
@@ -52,12 +51,12 @@ def create_app(overrides=None):
         app.config["DESCRIPTION"] = describe()
     # One byte more than a body may have: see read_bytes() in body.py.
     app.config["MAX_CONTENT_LENGTH"] = checked["MAXIMUM_POST_DATA_LENGTH"] + 1
-    app.json = json_provider = DefaultJSONProvider(app)
-    json_provider.sort_keys = False
-    json_provider.ensure_ascii = False
+    app.json.sort_keys = False
+    app.json.ensure_ascii = False
     app.url_map.merge_slashes = False  # a redirect would repeat the Host header
-    # By its name, because Flask adds a handler of its own to an app.logger without one.
-    logging.getLogger(app.name).addHandler(log_handler)
+    logger = logging.getLogger(app.name)
+    if not has_level_handler(logger):  # of a host program; Flask asks the same
+        logger.addHandler(log_handler)
     app.before_request(check_path)
     app.after_request(add_headers)
     for blueprint in (*BLUEPRINTS, description, docs, commands):
@@ -141,19 +140,9 @@ class LogFormatter(logging.Formatter):
         )
 
 
-def is_unhandled(record):
-    """Return whether no handler of the root logger, such as a host's, writes a record.
-
-    A filter of log_handler, so that no record is written twice.
-    """
-    root = logging.getLogger()
-    return all(handler.level > record.levelno for handler in root.handlers)
-
-
 # It writes to the request's wsgi.errors, or else to standard error.
-log_handler = logging.StreamHandler(wsgi_errors_stream)  # type: ignore[call-overload]
+log_handler = logging.StreamHandler(wsgi_errors_stream)
 log_handler.setFormatter(LogFormatter())
-log_handler.addFilter(is_unhandled)
 
 
 def get_request_id():

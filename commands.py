@@ -20,8 +20,6 @@ from models import (
     add_missing,
     check_tables,
     create_tables,
-    find_missing_columns,
-    find_missing_indexes,
 )
 from outages import OUTAGES, describe_error, is_outage, log_error
 from validators import APPID, identifier_for_key
@@ -259,8 +257,7 @@ def init_db_command():
     Example: flask init-db
     """
     retry_on_conflict(create_tables)(db)
-    added = add_missing(find_missing_columns, db)
-    add_missing(find_missing_indexes, db)
+    added = add_missing(db)
     check_tables()
     return {"object": "database", "added": added}
 
@@ -289,8 +286,7 @@ def copy_database_command(database_url):
     try:
         with closing(target), bar:
             create_tables(target)
-            # An older version may have created the table.
-            add_missing(find_missing_indexes, target)
+            add_missing(target)  # an older version may have created the tables
             with target.atomic():
                 if any(model.select().exists(target) for model in MODELS):
                     raise click.ClickException("the target already has rows")

@@ -215,13 +215,14 @@ def create_tables(database):
         if model.TABLE not in existing:
             peewee.SchemaManager(model, database).create_table()
     if Profile.TABLE not in existing:
-        add_missing(find_missing_indexes, database)
+        add_missing(database)
 
 
-def add_missing(find_missing, database):
-    """Add what one of the two functions below finds; return the names.
+def add_missing(database):
+    """Add nullable columns and indexes that are missing; return names of the columns.
 
-    Raises OperationalError, for example if another connection has locked a table.
+    An older version can serve meanwhile. Raises OperationalError, for example if
+    another connection holds a lock on a table.
     """
     added = []
     for name, add in find_missing(database).items():
@@ -232,13 +233,13 @@ def add_missing(find_missing, database):
                 raise
         else:  # otherwise another process has just added it
             added.append(name)
-    return added
+    return [name for name in added if "." in name]
 
 
-def find_missing_columns(database):
-    """Return the columns that tables lack and that may be null, each with what adds it.
+def find_missing(database):
+    """Return what add_missing() adds: for each name, such as profile.dob, a function.
 
-    An older version can serve while they are added.
+    An index of another name does not count, because the search names it on MySQL.
     """
     migrator = SchemaMigrator.from_database(database)
     missing = {}
@@ -248,20 +249,12 @@ def find_missing_columns(database):
             if field.null and field.name not in existing:
                 addition = migrator.add_column(model.TABLE, field.name, field)
                 missing[f"{model.TABLE}.{field.name}"] = addition.run
-    return missing
-
-
-def find_missing_indexes(database):
-    """Return the indexes that the e-mail columns lack, each with what adds it.
-
-    An index of another name does not count, because the search names it on MySQL.
-    """
     existing = {index.name for index in database.get_indexes(Profile.TABLE)}
-    return {
-        column: partial(database.execute_sql, database.add_email_index.format(column))
-        for column in EMAILS
-        if f"profile_appid_{column}" not in existing
-    }
+    for column in EMAILS:
+        if f"profile_appid_{column}" not in existing:
+            sql = database.add_email_index.format(column)
+            missing[column] = partial(database.execute_sql, sql)
+    return missing
 
 
 def check_tables():

@@ -266,8 +266,7 @@ def application_listing(model, caller, accountid, appid, *, email=None, active=N
 def read_list(listing, *, all=None, after=None, limit=None, offset=None):
     """Return the objects of a listing, or None if there are none."""
     if all:
-        batches = rows.select_all(listing, after)
-        objects = [each for batch in batches for each in batch]
+        objects = rows.read_all(listing, after)
     else:
         objects, _ = rows.select_page(listing, limit, offset, after)
     return objects or None

@@ -203,6 +203,11 @@ def select_all(listing, after=None):
             yield matching
 
 
+def read_all(listing, after=None):
+    """Return all objects in order, as a list. Raises invalid-after."""
+    return [each for objects in select_all(listing, after) for each in objects]
+
+
 def find_position(listing, after):
     """Return the position of the row ``after``, or where a listing begins.
 

@@ -40,7 +40,7 @@ from service import (
 from accounts import insert_account
 from config import parse_database_url
 from database import ENGINES, MySQL, db, select_batches
-from models import Profile, Session, create_tables, find_missing_indexes, timestamp
+from models import Profile, Session, create_tables, find_missing, timestamp
 from operations import find_own_account
 
 # Runs a command; prints the most memory that it used, in KB on Linux.
@@ -738,7 +738,7 @@ def test_a_copy_has_the_indexes(flask, user, target, version):
             create_tables(database)
             drop_email_indexes(target)
         flask("copy-database", target)
-        assert not find_missing_indexes(database)
+        assert not find_missing(database)
 
 
 @on_sqlite

@@ -19,7 +19,7 @@ from service import (
 )
 
 from database import db
-from models import find_missing_indexes
+from models import find_missing
 
 OPERATING = (ROOT / "docs" / "OPERATING.md").read_text()
 PAGE = OPERATING.replace("\n", " ")
@@ -49,7 +49,7 @@ def test_the_rights_of_the_mysql_user_are_enough(make_app, empty_database_url):
         drop_email_indexes(empty_database_url)
         added = {"object": "database", "added": ["profile.website"]}
         assert run(app, "init-db") == added
-        assert not find_missing_indexes(db)
+        assert not find_missing(db)
         close_connection()
 
 
