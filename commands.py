@@ -334,8 +334,8 @@ def insert_rows(target, model, rows):
 def demo_command():
     """Create a few accounts, and print lines to try them.
 
-    Some lines call curl, and two set the variables of docs/client.py. All contain
-    tokens, so don't use this in production.
+    Some lines call curl, and two set the variables of docs/client.py, which the sample
+    and the shop need. All contain tokens, so don't use this in production.
 
     Example: flask demo
     """
@@ -367,7 +367,7 @@ curl {admin} '{url}/api/administrator/profiles?limit=2'
 # as the user again: the account's own profiles
 curl {user} '{url}/api/user/profiles?accountid={owner}'
 
-# for docs/client.py, and so for the sample in README
+# for docs/client.py: the sample in README, and the shop in docs/shop.py
 export PROFILES_URL={url}
 export PROFILES_TOKEN={administrator_session["token"]}
 """)  # noqa: E501 (a line of curl is pasted as one line)
