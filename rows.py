@@ -75,10 +75,11 @@ def update_profile_row(profileid, scope, changes, expected):
     if not is_identifier(Profile.PREFIX, profileid):
         return False
     columns = "".join(f"{name} = ?, " for name in changes)
-    updated_at = timestamp(next_nanoseconds())
-    sql = f"""UPDATE profile SET {columns}updatedAt = {db.later_timestamp}
+    now = timestamp(next_nanoseconds())
+    sql = f"""UPDATE profile SET {columns}
+        updatedAt = CASE WHEN updatedAt < ? THEN ? ELSE {db.next_timestamp} END
         WHERE profileid = ? AND {each_equal(scope)}"""
-    values = [*changes.values(), updated_at, profileid, *scope.values()]
+    values = [*changes.values(), now, now, profileid, *scope.values()]
     if expected is not None:
         # MySQL cannot compare some strings with ASCII columns, and ignores blanks.
         tags = [tag for tag in expected if matches("[!-~]+", tag)]
