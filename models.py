@@ -61,14 +61,7 @@ ACCOUNT_FOREIGN_KEY = SQL(
 class Account(db.Model):
     TABLE = "account"
     PREFIX = "acct"
-    COLUMNS = (
-        "accountid",
-        "appid",
-        "administrator",
-        "profileid",
-        "createdAt",
-        "updatedAt",
-    )
+    COLUMNS = "accountid appid administrator profileid createdAt updatedAt".split()
 
     accountid = AsciiField(primary_key=True)
     appid = AsciiField()
@@ -99,8 +92,8 @@ class Account(db.Model):
 class Profile(db.Model):
     TABLE = "profile"
     PREFIX = "prof"
-    FIELDS = tuple(field.property for field in PROFILE_FIELDS.values())
-    COLUMNS = ("profileid", "appid", "accountid", *FIELDS, "createdAt", "updatedAt")
+    FIELDS = [field.property for field in PROFILE_FIELDS.values()]
+    COLUMNS = ["profileid", "appid", "accountid", *FIELDS, "createdAt", "updatedAt"]
 
     id = BigIntegerField(primary_key=True)  # when it was created, in ns: the order
     appid = AsciiField()
@@ -146,18 +139,8 @@ class Profile(db.Model):
 class Session(db.Model):
     TABLE = "session"
     PREFIX = "sess"
-    COLUMNS = (
-        "sessionid",
-        "appid",
-        "accountid",
-        "duration",
-        "csrfToken",
-        "expiresAt",
-        "lastVerifiedAt",
-        "endedAt",
-        "createdAt",
-        "updatedAt",
-    )
+    COLUMNS = """sessionid appid accountid duration csrfToken expiresAt lastVerifiedAt
+        endedAt createdAt updatedAt""".split()
 
     id = BigIntegerField(primary_key=True)  # when it was created, in ns: the order
     appid = AsciiField()
