@@ -129,7 +129,7 @@ class SQLite(Engine, peewee.SqliteDatabase):
                 if str(error) != "database is locked" or time.monotonic() > deadline:
                     raise
             time.sleep(pause)
-            pause = min(pause * 1.1, 0.002)
+            pause = min(pause * 1.02, 0.005)
 
 
 class MySQL(Engine, ReconnectMixin, peewee.MySQLDatabase):

@@ -92,8 +92,17 @@ class Account(db.Model):
 class Profile(db.Model):
     TABLE = "profile"
     PREFIX = "prof"
-    FIELDS = [field.property for field in PROFILE_FIELDS.values()]
-    COLUMNS = ["profileid", "appid", "accountid", *FIELDS, "createdAt", "updatedAt"]
+    EMPTY = {  # as the API has a profile, without its values
+        "profileid": None,
+        "object": "profile",
+        "appid": None,
+        "accountid": None,
+        **{field.property: None for field in PROFILE_FIELDS.values()},
+        "fields": None,
+        "createdAt": None,
+        "updatedAt": None,
+    }
+    COLUMNS = [name for name in EMPTY if name not in ("object", "fields")]
 
     id = BigIntegerField(primary_key=True)  # when it was created, in ns: the order
     appid = AsciiField()
@@ -122,17 +131,8 @@ class Profile(db.Model):
 
     @staticmethod
     def as_object(row):
-        profileid, appid, accountid, *values, created_at, updated_at = row
-        profile = {
-            "profileid": profileid,
-            "object": "profile",
-            "appid": appid,
-            "accountid": accountid,
-        }
-        profile.update(zip(Profile.FIELDS, values, strict=True))
-        profile["fields"] = None
-        profile["createdAt"] = created_at
-        profile["updatedAt"] = updated_at
+        profile = Profile.EMPTY.copy()
+        profile.update(zip(Profile.COLUMNS, row, strict=True))
         return profile
 
 
