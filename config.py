@@ -37,7 +37,11 @@ URL_HELP = (
 # A path that does not end in "/", without a query. ":memory:" is not a file.
 SQLITE_URL = "sqlite:///(?!:memory:$)([^?#]*[^?#/])"
 MYSQL_SCHEME = r"(mysql2?|mariadb)(\+pymysql)?"
-TLS_MODES = "DISABLED PREFERRED REQUIRED VERIFY_CA VERIFY_IDENTITY".split()
+TLS_MODES = ["DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"]
+TLS_HELP = (
+    f"the options for TLS are ssl-mode ({', '.join(TLS_MODES)}) and ssl-ca (a file, "
+    "not with DISABLED), each once"
+)
 
 
 class DatabaseURL(namedtuple("DatabaseURL", "engine name server")):
@@ -142,8 +146,8 @@ def split_names(variable, values, default):
 def parse_database_url(value):
     """Return the parts of a URL. Raises SettingError, which shows nothing of it."""
     try:
-        is_printable = unquote(value, errors="strict").isprintable()
-        refuse_url({"must not contain control characters": not is_printable})
+        if not unquote(value, errors="strict").isprintable():
+            raise ValueError
         match = re.fullmatch(SQLITE_URL, value)
         if not match:
             return parse_mysql_url(value)
@@ -152,37 +156,25 @@ def parse_database_url(value):
         return DatabaseURL("sqlite", str(path), {})
     except ValueError:  # its message may contain part of the password
         reason = "has an invalid host or port, or the password is not percent-encoded"
-        raise SettingError("DATABASE_URL", "***", reason) from None
+        raise url_error(reason) from None
 
 
-def refuse_url(faults):
-    """Raise SettingError for the first of these faults that the URL has.
-
-    ``faults``: for each reason, whether it is true.
-    """
-    for reason, is_true in faults.items():
-        if is_true:
-            raise SettingError("DATABASE_URL", "***", reason)
+def url_error(reason):
+    """Return a SettingError that shows nothing of the URL."""
+    return SettingError("DATABASE_URL", "***", reason)
 
 
 def parse_mysql_url(value):
     """Return the parts of a URL. Raises SettingError or ValueError."""
     url = urlsplit(value)
+    # If one of the three is not encoded, the URL is cut there. The rest of the
+    # password, with the "@" after it, is then in a later part.
+    if "@" in url.path + unquote(url.query) or url.fragment:
+        raise url_error('percent-encode "/", "?" and "#" in the user and the password')
     name = unquote(url.path[1:])
-    cut_off = url.path + unquote(url.query)
-    refuse_url(
-        {
-            URL_HELP: not re.fullmatch(MYSQL_SCHEME, url.scheme),  # postgres://u@h/d
-            # If one of them is not encoded, the URL is cut there. The rest of the
-            # password, with the "@" after it, is then in a later part.
-            'percent-encode "/", "?" and "#" in the user and the password': (
-                "@" in cut_off or url.fragment
-            ),
-            "must name a host and a database, as in mysql://host/name": (
-                not url.netloc or not name or "/" in name
-            ),
-        }
-    )
+    is_mysql = re.fullmatch(MYSQL_SCHEME, url.scheme)  # not postgres://u@h/d
+    if not is_mysql or not url.netloc or not name or "/" in name:
+        raise url_error(URL_HELP)
     if not url.hostname or url.port == 0:
         raise ValueError
     url.hostname.encode("idna")  # raises ValueError: mysql://u:p@a..b/d
@@ -203,20 +195,13 @@ def tls_options(query):
     Options that are not about TLS, such as charset, are ignored. Raises SettingError.
     """
     options = parse_qs(query, keep_blank_values=True)
-    mode, *other_modes = options.pop("ssl-mode", ["PREFERRED"])
-    ca, *other_cas = options.pop("ssl-ca", [None])
+    mode, *repeated_modes = options.pop("ssl-mode", ["PREFERRED"])
+    ca, *repeated_cas = options.pop("ssl-ca", [None])
+    is_repeated = repeated_modes or repeated_cas
     is_unknown = re.search("ssl|tls|cert", " ".join(options).lower())  # ?sslmode=…
-    refuse_url(
-        {
-            "the only options for TLS are ssl-mode and ssl-ca, each once": (
-                is_unknown or other_modes or other_cas
-            ),
-            f"ssl-mode must be one of {', '.join(TLS_MODES)}": mode not in TLS_MODES,
-            "ssl-ca must name a file, and not with ssl-mode=DISABLED": (
-                ca == "" or (ca and mode == "DISABLED")
-            ),
-        }
-    )
+    is_contradictory = ca == "" or (ca and mode == "DISABLED")
+    if is_repeated or is_unknown or is_contradictory or mode not in TLS_MODES:
+        raise url_error(TLS_HELP)
     if mode == "DISABLED":
         return {"ssl_disabled": True}
     if mode == "PREFERRED" and not ca:
@@ -226,7 +211,7 @@ def tls_options(query):
     try:
         context = ssl.create_default_context(cafile=ca)
     except OSError:  # there is no such file, or it holds no certificate
-        refuse_url({"cannot read a certificate from the ssl-ca file": True})
+        raise url_error("cannot read a certificate from the ssl-ca file") from None
     # Python 3.13 and newer would refuse the certificates that MySQL makes for itself.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.check_hostname = mode == "VERIFY_IDENTITY"

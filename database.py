@@ -78,9 +78,8 @@ class SQLite(Engine, peewee.SqliteDatabase):
     snapshot = "DEFERRED"  # of db.atomic(): reads one moment, and locks nothing
     add_email_index = """CREATE INDEX profile_appid_{0}
         ON profile (appid, {0} COLLATE NOCASE) WHERE {0} IS NOT NULL"""
-    # The given timestamp, but at least a millisecond after the row's own.
-    later_timestamp = """MAX(?,
-        strftime('%Y-%m-%dT%H:%M:%fZ', updatedAt, '+0.001 seconds'))"""
+    # A millisecond after updatedAt.
+    next_timestamp = "strftime('%Y-%m-%dT%H:%M:%fZ', updatedAt, '+0.001 seconds')"
 
     def __init__(self, url):
         super().__init__(
@@ -130,7 +129,7 @@ class SQLite(Engine, peewee.SqliteDatabase):
                 if str(error) != "database is locked" or time.monotonic() > deadline:
                     raise
             time.sleep(pause)
-            pause = min(pause * 1.1, 0.002)
+            pause = min(pause * 1.02, 0.005)
 
 
 class MySQL(Engine, ReconnectMixin, peewee.MySQLDatabase):
@@ -152,10 +151,11 @@ class MySQL(Engine, ReconnectMixin, peewee.MySQLDatabase):
     # Others can write meanwhile. If that is not possible, this fails and says so.
     add_email_index = """ALTER TABLE profile
         ADD INDEX profile_appid_{0} (appid, {0}(64)), ALGORITHM=INPLACE, LOCK=NONE"""
-    # "2026-11-21 09:30:00.123000" becomes "2026-11-21T09:30:00.123Z".
-    later_timestamp = """GREATEST(?, CONCAT(REPLACE(LEFT(
+    # A millisecond after updatedAt: 2026-11-21 09:30:00.124000, for example, becomes
+    # 2026-11-21T09:30:00.124Z.
+    next_timestamp = """CONCAT(REPLACE(LEFT(
         TIMESTAMP(LEFT(updatedAt, 23)) + INTERVAL 1000 MICROSECOND,
-        23), ' ', 'T'), 'Z'))"""
+        23), ' ', 'T'), 'Z')"""
     # Lower-case fragments of the error message, each below a sample. "(2013, 'Lost
     # connection to MySQL server during query (timed out)')" must not match: the
     # statement may still run.

@@ -61,14 +61,7 @@ ACCOUNT_FOREIGN_KEY = SQL(
 class Account(db.Model):
     TABLE = "account"
     PREFIX = "acct"
-    COLUMNS = (
-        "accountid",
-        "appid",
-        "administrator",
-        "profileid",
-        "createdAt",
-        "updatedAt",
-    )
+    COLUMNS = "accountid appid administrator profileid createdAt updatedAt".split()
 
     accountid = AsciiField(primary_key=True)
     appid = AsciiField()
@@ -99,8 +92,17 @@ class Account(db.Model):
 class Profile(db.Model):
     TABLE = "profile"
     PREFIX = "prof"
-    FIELDS = tuple(field.property for field in PROFILE_FIELDS.values())
-    COLUMNS = ("profileid", "appid", "accountid", *FIELDS, "createdAt", "updatedAt")
+    EMPTY = {  # as the API has a profile, without its values
+        "profileid": None,
+        "object": "profile",
+        "appid": None,
+        "accountid": None,
+        **{field.property: None for field in PROFILE_FIELDS.values()},
+        "fields": None,
+        "createdAt": None,
+        "updatedAt": None,
+    }
+    COLUMNS = [name for name in EMPTY if name not in ("object", "fields")]
 
     id = BigIntegerField(primary_key=True)  # when it was created, in ns: the order
     appid = AsciiField()
@@ -129,35 +131,16 @@ class Profile(db.Model):
 
     @staticmethod
     def as_object(row):
-        profileid, appid, accountid, *values, created_at, updated_at = row
-        profile = {
-            "profileid": profileid,
-            "object": "profile",
-            "appid": appid,
-            "accountid": accountid,
-        }
-        profile.update(zip(Profile.FIELDS, values, strict=True))
-        profile["fields"] = None
-        profile["createdAt"] = created_at
-        profile["updatedAt"] = updated_at
+        profile = Profile.EMPTY.copy()
+        profile.update(zip(Profile.COLUMNS, row, strict=True))
         return profile
 
 
 class Session(db.Model):
     TABLE = "session"
     PREFIX = "sess"
-    COLUMNS = (
-        "sessionid",
-        "appid",
-        "accountid",
-        "duration",
-        "csrfToken",
-        "expiresAt",
-        "lastVerifiedAt",
-        "endedAt",
-        "createdAt",
-        "updatedAt",
-    )
+    COLUMNS = """sessionid appid accountid duration csrfToken expiresAt lastVerifiedAt
+        endedAt createdAt updatedAt""".split()
 
     id = BigIntegerField(primary_key=True)  # when it was created, in ns: the order
     appid = AsciiField()

@@ -10,13 +10,14 @@ import accounts
 import rows
 from accounts import DEFAULT_DURATION, resolve_appid
 from config import profile_schema
-from database import transaction
+from database import retry_on_conflict, transaction
 from errors import ServiceError
 from models import Account, Profile, Session
 from rows import Listing
 from validators import identifier_for_key, is_identifier, parse_number
 
 
+@retry_on_conflict
 def update_profile(
     caller, profileid, body, *, appid=None, user_profile_fields=None, if_match=None
 ):

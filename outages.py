@@ -38,9 +38,10 @@ def describe_error(error):
     """
     descriptions = []
     for cause in causes(error):
-        driver_error = getattr(cause, "orig", cause)
+        if hasattr(cause, "orig"):
+            continue  # Peewee raised it because of the driver's own, which follows
         number = cause.args[0] if len(cause.args) > 1 else "unknown"
-        name = getattr(driver_error, "sqlite_errorname", number)
+        name = getattr(cause, "sqlite_errorname", number)
         text = f": {cause.args[-1]}" if name in SAFE_TEXTS else ""
         descriptions.append(f"{type(cause).__name__} {name}{text}")
     return ", ".join(dict.fromkeys(descriptions))

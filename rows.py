@@ -65,7 +65,6 @@ def update_account(accountid, changes):
     return changes
 
 
-@retry_on_conflict
 def update_profile_row(profileid, scope, changes, expected):
     """Change columns of a profile of an account; return whether there is one.
 
@@ -75,10 +74,11 @@ def update_profile_row(profileid, scope, changes, expected):
     if not is_identifier(Profile.PREFIX, profileid):
         return False
     columns = "".join(f"{name} = ?, " for name in changes)
-    updated_at = timestamp(next_nanoseconds())
-    sql = f"""UPDATE profile SET {columns}updatedAt = {db.later_timestamp}
+    now = timestamp(next_nanoseconds())
+    sql = f"""UPDATE profile SET {columns}
+        updatedAt = CASE WHEN updatedAt < ? THEN ? ELSE {db.next_timestamp} END
         WHERE profileid = ? AND {each_equal(scope)}"""
-    values = [*changes.values(), updated_at, profileid, *scope.values()]
+    values = [*changes.values(), now, now, profileid, *scope.values()]
     if expected is not None:
         # MySQL cannot compare some strings with ASCII columns, and ignores blanks.
         tags = [tag for tag in expected if matches("[!-~]+", tag)]
@@ -313,13 +313,16 @@ def fetch_objects(model, sql, *values):
 
 def find_matching(listing, objects):
     """Return the objects; of a search, only the profiles that have the address."""
-    if listing.email is None:
+    if listing.email is None or not objects:
         return objects
-    return [profile for profile in objects if has_address(profile, listing.email)]
+    email = lower_ascii(listing.email)
+    return [
+        profile
+        for profile in objects
+        if email in [lower_ascii(profile[name] or "") for name in EMAILS]
+    ]
 
 
-def has_address(profile, email):
-    """Return whether one of the columns is equal but for the case of ASCII letters."""
-    values = [profile[name] or "" for name in EMAILS]
-    # Of bytes, lower() changes ASCII letters alone.
-    return email.encode().lower() in [value.encode().lower() for value in values]
+def lower_ascii(text):
+    """Return a string as bytes, whose lower() changes ASCII letters alone."""
+    return text.encode().lower()

@@ -168,12 +168,12 @@ def check_address(text):
         globally_deliverable=True,
     )
     domain = checked.rpartition("@")[2]
+    if domain.isascii():
+        return text
     labels = domain.lower().split(".")
     valid_labels = f"{address.domain}.{address.ascii_domain}".lower().split(".")
-    if not set(labels).issubset(valid_labels):
-        raise ValueError
-    # The lower case of the Kelvin sign is "k", for example.
-    if not is_normalized("NFKC", domain):
+    # The lower case of the Kelvin sign is "k", for example, but NFKC maps it to "K".
+    if not set(labels).issubset(valid_labels) or not is_normalized("NFKC", domain):
         raise ValueError
     return text
 

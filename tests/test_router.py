@@ -1,4 +1,4 @@
-"""deploy/nginx.conf in front of two instances."""
+"""deploy/nginx.conf in front of the service."""
 
 import json
 import re
@@ -8,7 +8,6 @@ import time
 from contextlib import closing
 from getpass import getuser
 from http.client import HTTPConnection
-from secrets import token_hex
 
 import pytest
 from service import (
@@ -19,7 +18,6 @@ from service import (
     assert_error,
     named,
     on_sqlite,
-    repeating,
     sign_in,
     wait_until,
 )
@@ -67,15 +65,14 @@ class Router(Served):
 
 
 @pytest.fixture
-def services(serve, empty_database_url):
-    return [serve(empty_database_url) for _ in range(2)]
+def service(serve, empty_database_url):
+    return serve(empty_database_url)
 
 
 @pytest.fixture
-def sample(services):
-    """deploy/nginx.conf with the ports of the services."""
-    first, second = services
-    return SAMPLE.replace(":8000", f":{first.port}").replace(":8001", f":{second.port}")
+def sample(service):
+    """deploy/nginx.conf with the port of the service."""
+    return SAMPLE.replace(":8000", f":{service.port}")
 
 
 @pytest.fixture
@@ -88,9 +85,9 @@ def router(tmp_path):
 
 
 @pytest.fixture
-def administrator(services, sample, router, tmp_path):
-    """An administrator whose requests go through nginx to the services."""
-    administrator = sign_in(services[0], administrator=True)
+def administrator(service, sample, router, tmp_path):
+    """An administrator whose requests go through nginx to the service."""
+    administrator = sign_in(service, administrator=True)
     administrator.application = router
     router.start_nginx(tmp_path, sample)
     return administrator
@@ -100,50 +97,6 @@ def assert_stored(administrator, names):
     """These profiles are stored, each once."""
     found = [profile["fullName"] for profile in administrator.profiles()]
     assert sorted(found) == sorted(names)
-
-
-def test_no_create_fails_or_is_doubled(services, administrator):
-    """Eight clients create profiles while one service after the other restarts."""
-    created = []
-
-    def create():
-        name = token_hex(4)
-        response = administrator.create(named(name, default="true"))
-        assert response.status_code == 201, response.text
-        created.append(name)
-
-    def wait_for_creates():
-        enough = len(created) + 50
-        wait_until(lambda: len(created) > enough)
-
-    with repeating(*[create] * 8):
-        wait_for_creates()
-        for service in services:
-            service.stop()
-            service.start()
-            service.wait_until_up()
-        wait_for_creates()
-    assert_stored(administrator, created)
-
-
-def test_a_lost_answer_doubles_no_create(services, administrator, tmp_path):
-    """The second service answers with what the first one has stored."""
-    first = services[0]
-    # The moment can be met in no other way: its workers end before they answer.
-    program = (
-        "import os; from gunicorn.http.wsgi import Response\n"
-        "Response.start_response = lambda *answer: os._exit(1)"
-    )
-    (tmp_path / "sitecustomize.py").write_text(program)
-    first.environment["PYTHONPATH"] = tmp_path
-    first.stop()
-    first.start()
-    wait_until(lambda: first.log().count("Booting") == 4)
-    for name in "abcdefghij":
-        response = administrator.create(named(name, default="true"))
-        assert response.status_code == 201
-    assert first.log().count("Booting") > 6
-    assert_stored(administrator, "abcdefghij")
 
 
 @on_sqlite
@@ -174,14 +127,14 @@ def test_keys_links_and_refusals_pass_the_router(administrator):
 
 
 @on_sqlite
-def test_a_prefix(services, sample, router, tmp_path):
+def test_a_prefix(service, sample, router, tmp_path):
     """By the lines in the comment of deploy/nginx.conf."""
     lines = re.search(PREFIX, sample)[1].replace("# ", "")
     sample = re.sub(PREFIX, lambda _: lines, sample)
     router.start_nginx(tmp_path, sample)
     assert router.get("/health").status_code == 404
     router.prefix = "/profiles"
-    administrator = sign_in(services[0], administrator=True)
+    administrator = sign_in(service, administrator=True)
     administrator.application = router
     for name in "ab":
         administrator.create(named(name))
@@ -197,13 +150,13 @@ def test_a_prefix(services, sample, router, tmp_path):
         pytest.param({}, "[0-9a-f]{32}", id="none"),
     ],
 )
-def test_the_request_id_of_a_client_comes_back(services, administrator, sent, returned):
+def test_the_request_id_of_a_client_comes_back(service, administrator, sent, returned):
     """It is in the log, too, beside the address that nginx sees, the last one."""
     headers = {"X-Forwarded-For": "203.0.113.9", **sent}
     request_id = administrator.get("/health", headers=headers).headers["X-Request-Id"]
     assert re.fullmatch(returned, request_id)
     line = f" request_id={request_id} .* forwarded=203.0.113.9,%20127.0.0.1 "
-    wait_until(lambda: re.search(line, services[0].log() + services[1].log()))
+    wait_until(lambda: re.search(line, service.log()))
 
 
 def test_the_log_of_nginx_has_no_query(administrator, tmp_path):
@@ -225,7 +178,7 @@ def test_creates_with_one_request_id_are_different(administrator):
 
 
 @on_sqlite
-def test_tls(services, sample, router, tmp_path):
+def test_tls(service, sample, router, tmp_path):
     """With a certificate of our own."""
     certificate = (
         "-keyout profiles.key -out profiles.pem -subj /CN=profiles.example.com"
