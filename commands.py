@@ -168,10 +168,10 @@ def list_administrators_command(appid):
 @click.argument("email")
 @appid_option
 def find_accounts_command(email, appid):
-    """Find accounts by e-mail address, ignoring case.
+    """Find accounts by e-mail address.
 
-    Prints each account with its profiles that have the address, newest first. Other
-    applications are not searched.
+    Prints each account with its profiles that have the address, newest first. The case
+    of ASCII letters is ignored. Other applications are not searched.
 
     Example: flask find-accounts ada@example.com
     """

@@ -36,6 +36,15 @@ SUCCESSES = {  # what a key created before is returned with 200
 UNIQUE = re.compile("[a-z]{4}_[0-9a-f]{16}|[0-9a-f]{64}|[0-9-]+T[0-9:.]+Z")
 
 
+SECTIONS = API.split("\n##")
+
+
+def method_and_operation(path):
+    """Of a request, its method and its part of the description."""
+    ((method, operation),) = DESCRIPTION["paths"][path].items()
+    return method.upper(), operation
+
+
 def table(page, title):
     """The first two cells of each row of a section whose first one is code."""
     section = page.split(f"# {title}\n")[1].partition("\n##")[0]
@@ -146,19 +155,19 @@ def test_errors():
 
 def test_requests():
     """README lists each. API says what a repeat of each does that changes something."""
-    repeats = API.split("\n## Repeats\n")[1].partition("\n## ")[0]
+    (repeats,) = [text for text in SECTIONS if text.startswith(" Repeats")]
     for path in OPERATIONS:
-        ((method, _),) = DESCRIPTION["paths"][path].items()
-        assert f"`{method.upper()} {path}`" in README
+        method, _ = method_and_operation(path)
+        assert f"`{method} {path}`" in README
         name = path.rpartition("/")[2]
-        assert (f"\n| {name} |" in repeats) == (method != "get")
+        assert (f"\n| {name} |" in repeats) == (method != "GET")
 
 
 def section_of(path):
     """The section of API.md that describes the request."""
-    ((method, _),) = DESCRIPTION["paths"][path].items()
-    request = re.compile(f"`{method.upper()} {path}[?`]")
-    (section,) = filter(request.search, API.split("\n##"))
+    method, _ = method_and_operation(path)
+    request = re.compile(f"`{method} {path}[?`]")
+    (section,) = filter(request.search, SECTIONS)
     return section
 
 
@@ -181,7 +190,7 @@ def resolve(part):
 @pytest.mark.parametrize("path", OPERATIONS)
 def test_the_parameters_of_a_request(path):
     """The required one is in the query; its section or a list names the others."""
-    ((_, operation),) = DESCRIPTION["paths"][path].items()
+    _, operation = method_and_operation(path)
     shared = ["X-Appid", *table(API, "Lists")]
     for parameter in map(resolve, operation["parameters"]):
         name = parameter["name"]
@@ -194,7 +203,7 @@ def test_the_parameters_of_a_request(path):
 @pytest.mark.parametrize("path", OPERATIONS)
 def test_the_statuses_of_a_request(path):
     """The description has a success, what every request can get, and its own codes."""
-    ((_, operation),) = DESCRIPTION["paths"][path].items()
+    _, operation = method_and_operation(path)
     statuses = {"400", "401", "500", "503", *SUCCESSES.get(path, ["200"])}
     if "requestBody" in operation:
         statuses |= {"413", "415"}
@@ -206,7 +215,7 @@ def test_the_statuses_of_a_request(path):
 @pytest.mark.parametrize("path", OPERATIONS)
 def test_the_described_codes_of_a_request(path):
     """Those of its own section, and those that every request can return."""
-    ((_, operation),) = DESCRIPTION["paths"][path].items()
+    _, operation = method_and_operation(path)
     every = statuses_of_codes(API.partition("The section of each request")[0])
     del every["not-found"]  # of an unknown path
     if "requestBody" not in operation:
@@ -259,7 +268,7 @@ def test_the_codes_of_a_request(make_app, empty_database_url, path):
     given = dict.fromkeys("duration limit offset after".split(), "x")
     given |= dict.fromkeys(HEADERS, "")
     given |= {"caller": user, "sessionid": "sess_" + "0" * 16}
-    ((method, _),) = DESCRIPTION["paths"][path].items()
+    method, _ = method_and_operation(path)
 
     def send():
         return given["caller"].open(
@@ -300,8 +309,9 @@ def test_names():
 
 def test_modules_in_python():
     """Those that app imports, whose names must not clash with a program's own."""
-    listed = re.search("(?s)modules are\n(.*?), so", PYTHON)[1]
-    assert {*re.findall("`([a-z]+)`", listed)} == CODE.keys() - {"gunicorn.conf"}
+    sentence = re.search("(?s)modules are\n(.*?), so", PYTHON)[1]
+    listed = re.findall("`([a-z]+)`", sentence)
+    assert {*listed, "gunicorn.conf"} == CODE.keys()
 
 
 def test_calls_in_python(database_url, monkeypatch, capsys):
@@ -320,7 +330,8 @@ def test_operations_in_python():
     assert len(listed) == len(OPERATIONS)
     for name, positional, keywords in listed:
         call = inspect.signature(getattr(operations, name))
-        call.bind(*positional.split(", "), **dict.fromkeys(keywords.split(", ")))
+        named = dict.fromkeys(keywords.split(", "))
+        call.bind(*positional.split(", "), **named)
 
 
 def test_conflicts_in_python():
