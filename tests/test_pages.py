@@ -11,9 +11,9 @@ from service import ROOT, sign_in, stored
 import accounts
 import operations
 from config import LENGTHS, load
-from database import CONFLICTS
 from errors import HTTP_CODES, ServiceError
 from models import Profile
+from outages import CONFLICTS
 from validators import PROFILE_FIELDS, parse_date
 
 FILES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
