@@ -8,7 +8,6 @@ from peewee import OperationalError
 from service import (
     PROFILES,
     SESSIONS,
-    Threads,
     assert_error,
     at_once,
     named,
@@ -16,7 +15,6 @@ from service import (
     repeating,
     sign_in,
     stored,
-    submit_blocked,
 )
 from werkzeug.test import create_environ
 
@@ -109,33 +107,6 @@ def test_create_session_refuses_a_duration(administrator, user, duration):
     assert_error(response, 400, "invalid-duration")
 
 
-def test_create_session_after_a_promotion_that_is_not_committed(
-    administrator, user, isolation
-):
-    """It waits, is refused, and leaves no session."""
-    with Threads(1) as pool:
-        with db.atomic():
-            set_administrator(user.accountid)
-            target = SESSION + user.accountid
-            creating = submit_blocked(pool, administrator.post, target)
-        assert_error(creating.result(), 403, "invalid-account")
-    sessions = Session.select().where(Session.accountid == user.accountid)
-    assert [session.endedAt is None for session in sessions] == [False]
-
-
-def test_a_promotion_after_a_create_session_that_is_not_committed(
-    administrator, user, isolation
-):
-    """It waits, and ends that session."""
-    with Threads(1) as pool:
-        with db.atomic():
-            operations.create_session(administrator.caller, user.accountid)
-            promoting = submit_blocked(pool, set_administrator, user.accountid)
-        promoting.result()
-    sessions = Session.select().where(Session.accountid == user.accountid)
-    assert [session.endedAt is None for session in sessions] == [False, False]
-
-
 @pytest.mark.parametrize(
     "operation",
     [operations.create_session, operations.end_sessions, operations.delete_account],
@@ -150,15 +121,6 @@ def test_a_transaction_that_has_read_sees_a_promotion(administrator, user, opera
         else:
             set_administrator(user.accountid)
         operation(caller, user.accountid)
-
-
-def test_end_sessions_ends_those_that_run(administrator, user):
-    administrator.post(SESSION + user.accountid)
-    for count in (2, 0):
-        response = administrator.patch(END + user.accountid)
-        assert response.status_code == 200
-        assert response.json == {"object": "end", "count": count}
-    assert_error(user.create(), 401, "sign-in-required", "ended")
 
 
 def test_delete_account(administrator, database_url):
@@ -190,12 +152,6 @@ def test_delete_account_that_fails_deletes_nothing(
     response = administrator.delete(DELETION + user.accountid)
     assert_error(response, 503, "database-unavailable")
     assert stored(database_url) == before
-
-
-def test_delete_account_repeated(administrator, user):
-    assert administrator.delete(DELETION + user.accountid).status_code == 200
-    response = administrator.delete(DELETION + user.accountid)
-    assert_error(response, 404, "invalid-accountid")
 
 
 def test_create_account_with_the_key_of_a_deleted_account(app, administrator):
@@ -239,70 +195,6 @@ def test_create_profile_whose_account_was_deleted_meanwhile(
     body = named("late", default=default)
     with pytest.raises(ServiceError, match="^invalid-accountid$"):
         operations.create_profile(caller, caller.accountid, body)
-
-
-def test_create_profile_after_a_deletion_that_is_not_committed(
-    administrator, user, isolation
-):
-    with Threads(1) as pool:
-        with db.atomic():
-            operations.delete_account(administrator.caller, user.accountid)
-            creating = submit_blocked(pool, user.create, named("Ada"))
-        assert_error(creating.result(), 404, "invalid-accountid")
-
-
-def test_create_profile_between_the_statements_of_a_deletion(
-    user, isolation, monkeypatch
-):
-    """It waits from the first of them on, and then its account is unknown."""
-    creating = []
-
-    def create(event):
-        if event.sql.startswith("DELETE") and "session" in event.sql:
-            creating.append(submit_blocked(pool, user.create, named("Ada")))
-
-    with Threads(1) as pool:
-        with monkeypatch.context() as patch:
-            patch.setattr(db.obj, "query_hooks", [create])
-            accounts.erase_account(user.accountid)
-        assert_error(creating[0].result(), 404, "invalid-accountid")
-
-
-def test_delete_account_after_a_create_that_is_not_committed(
-    administrator, user, isolation
-):
-    """It waits, and deletes that profile, too."""
-    with Threads(1) as pool:
-        with db.atomic():
-            operations.create_profile(user.caller, user.accountid, named("Ada"))
-            target = DELETION + user.accountid
-            deleting = submit_blocked(pool, administrator.delete, target)
-        assert deleting.result().json["profiles"] == 1
-
-
-def test_requests_beside_delete_account_of_their_account(
-    administrator, user, database_url, isolation
-):
-    """Each ends in success or in the code of what is gone, and leaves no row."""
-    requests = [
-        partial(user.create, named("Ada", default="true")),
-        partial(user.create, named("Ada")),
-        partial(administrator.post, SESSION + user.accountid),
-        partial(administrator.delete, DELETION + user.accountid),
-    ]
-    found = [
-        response.json.get("message", response.json["object"])
-        for response in at_once(*requests * 4)
-    ]
-    assert found.count("deletion") == 1
-    assert {*found} <= {
-        "profile",
-        "session",
-        "deletion",
-        "sign-in-required",
-        "invalid-accountid",
-    }
-    assert user.accountid not in str(stored(database_url))
 
 
 @pytest.mark.parametrize(("method", "path"), FOUR)
@@ -375,16 +267,3 @@ def test_sessions_that_a_transaction_does_not_see_are_ended(administrator, user)
         assert Session.select().count()
         at_once(partial(administrator.post, SESSION + user.accountid))
         assert accounts.close_sessions(user.accountid)["count"] == 2
-
-
-def test_a_conflict_when_a_session_is_ended_is_repeated(user, monkeypatch):
-    """As when an account is deleted at the same time."""
-    conflicts = [OperationalError(1213, "Deadlock found")] * 2
-
-    def fail(event):
-        if event.sql.startswith("UPDATE") and conflicts:
-            raise conflicts.pop()
-
-    monkeypatch.setattr(db.obj, "query_hooks", [fail])
-    assert user.patch("/api/user/end-session").json["ended"]
-    assert not conflicts

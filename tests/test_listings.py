@@ -185,22 +185,15 @@ def test_a_query_finds_a_part_of_seven_accounts(
     assert ("Link" in response.headers) == (end not in (0, 7))
 
 
-def test_a_page_of_accounts_is_one_statement(administrator, accounts, monkeypatch):
-    statements = []
-    monkeypatch.setattr(db.obj, "query_hooks", [statements.append])
-    administrator.get(f"{ACCOUNTS}?limit=3")
-    assert len(statements) == 2  # the first finds the caller
-
-
 def test_a_walk_of_accounts_beside_deletions(administrator, accounts):
-    """It shows each account that is still there, once."""
-    pages = walk(administrator, f"{ACCOUNTS}?limit=2")
-    seen = next(pages)
-    gone = [account for account in accounts[2:] if not account["administrator"]][1]
-    delete_account(administrator.caller, gone["accountid"])
+    """Even of the account that the next page comes after."""
+    pages = walk(administrator, f"{ACCOUNTS}?limit=1")
+    seen = []
     for page in pages:
         seen += page
-    assert seen == [account for account in accounts if account != gone]
+        if not page[0]["administrator"]:
+            delete_account(administrator.caller, page[0]["accountid"])
+    assert seen == accounts
 
 
 # A search by e-mail
@@ -323,16 +316,6 @@ def test_a_query_finds_a_part_of_12_rows_by_email(
         assert after == ada[end - 1]["profileid"]
 
 
-def test_all_profiles_of_an_address_that_many_share(administrator):
-    """More than a batch, and of another application as well."""
-    for appid in ("elsewhere", administrator.appid):
-        rows = fill(Profile, appid, 250)
-        of_application = Profile.appid == appid
-        Profile.update(contactEmail="ada@example.com").where(of_application).execute()
-    found = administrator.get(f"{PROFILES}?email=ADA@example.com&all=1").json
-    assert found == [row | {"contactEmail": "ada@example.com"} for row in rows]
-
-
 def test_a_search_passes_rows_that_have_a_similar_address(administrator):
     """On MySQL, whose index ignores accents: a page can be null and have a link."""
     rows = fill(Profile, administrator.appid, 210)
@@ -443,13 +426,6 @@ def test_the_link_begins_with_the_prefix(administrator, mounted, stripped, prefi
     assert response.headers["Link"].startswith(f"<{prefix}{PROFILES}?limit=1&after=")
 
 
-def test_a_forwarded_prefix_is_not_a_part_of_the_path(administrator):
-    """Otherwise a path could pass a proxy's rules for another one."""
-    headers = {"X-Forwarded-Prefix": "/x", "SCRIPT_NAME": "/x"}
-    assert administrator.get(f"/x{PROFILES}", headers=headers).status_code == 404
-    assert administrator.get(PROFILES, headers=headers).status_code == 200
-
-
 def test_profiles_keep_their_order_whatever_the_clock_does(
     administrator, user, monkeypatch
 ):
@@ -464,12 +440,14 @@ def test_profiles_keep_their_order_whatever_the_clock_does(
     assert moments == sorted(moments)
 
 
-def test_a_page_is_one_statement(administrator, monkeypatch):
-    rows = fill(Profile, administrator.appid, 251)
+@pytest.mark.parametrize("path", [PROFILES, ACCOUNTS])
+def test_a_page_is_one_statement(administrator, monkeypatch, path):
+    fill(Profile, administrator.appid, 251)
+    for _ in range(3):
+        sign_in(administrator.application)
     statements = []
     monkeypatch.setattr(db.obj, "query_hooks", [statements.append])
-    response = administrator.get(f"{PROFILES}?limit=250")
-    assert response.json == rows[:250]
+    response = administrator.get(f"{path}?limit={250 if path == PROFILES else 3}")
     assert "Link" in response.headers
     assert len(statements) == 2  # the first finds the caller
 

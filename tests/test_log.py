@@ -106,17 +106,6 @@ def test_each_field_of_a_line(service, administrator, target, fields):
     assert re.fullmatch(expected, line[0])
 
 
-def test_the_target_is_the_account_that_a_request_is_about(service, administrator):
-    start = len(service.log())
-    created = administrator.post("/api/administrator/create-account").json
-    accountid = created["accountid"]
-    target = f"/api/administrator/delete-account?accountid={accountid}"
-    administrator.delete(f"{target}%20code=-")
-    administrator.delete(target)
-    lines = f"(?s) target={accountid} .* target=- .* target={accountid} "
-    wait_until(lambda: re.search(lines, service.log()[start:]))
-
-
 FORGED = '\xe9 b="c" code=-'
 NAMES = "X-Request-Id", "X-Appid", "X-Forwarded-For"
 HEADS = [

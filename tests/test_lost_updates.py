@@ -87,14 +87,6 @@ def test_an_update_of_a_profile_that_is_deleted_meanwhile(
     assert caught.value.status == 404
 
 
-def test_updates_by_eight_at_once(user, profile, store):
-    fields = "companyName displayName phone occupation location website".split()
-    names = "company-name display-name phone occupation location website".split()
-    at_once(*[partial(store, **{name: name}) for name in names])
-    found = find_own_profile(user.caller, profile["profileid"])
-    assert [found[field] for field in fields] == names
-
-
 def test_an_update_is_one_statement_and_a_read(user, store, monkeypatch):
     events = []
     monkeypatch.setattr(db.obj, "query_hooks", [events.append])

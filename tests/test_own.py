@@ -8,22 +8,17 @@ from types import SimpleNamespace
 import pytest
 from service import (
     SESSIONS,
-    Threads,
     assert_error,
     at_once,
-    fill,
     named,
     on_mysql,
     sign_in,
-    submit_blocked,
 )
 
-from accounts import authenticate, insert_session
+from accounts import insert_session
 from database import db
 from errors import ServiceError
-from models import Profile
 from operations import (
-    delete_account,
     delete_profile,
     end_session,
     find_own_account,
@@ -87,15 +82,6 @@ def test_list_own_profiles_of_the_account_alone(reader):
     assert found == made[1:2]
 
 
-def test_a_profile_made_between_two_pages_is_not_missed_or_repeated(user):
-    made = [user.create(named(name)).json for name in "abc"][::-1]
-    path = f"{own(OWN_PROFILES, user)}&limit=2"
-    following = user.get(path).headers["Link"].partition(">")[0].lstrip("<")
-    newest = user.create(named("d")).json
-    assert user.get(following).json == made[2:]
-    assert user.get(path).json == [newest, made[0]]
-
-
 def test_a_cursor_is_a_row_of_this_listing(user, administrator):
     """Also of an administrator, who may name another's in the other listing."""
     another = user.create(named("a")).json["profileid"]
@@ -146,37 +132,6 @@ def test_delete_profile(reader):
     assert list_own_profiles(reader.caller, reader.accountid) is None
     again = reader.delete(f"{DELETION}?profileid={default['profileid']}")
     assert_error(again, 404, "invalid-profileid")
-
-
-def test_a_create_with_its_key_after_a_delete_profile_creates_anew(user):
-    key = {"Idempotency-Key": "first"}
-    first = user.create(named("a"), headers=key).json
-    delete_profile(user.caller, first["profileid"])
-    again = user.create(named("b"), headers=key).json
-    assert again["profileid"] == first["profileid"]
-    assert again["fullName"] == "b"
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [(set_default_profile, delete_profile), (delete_profile, set_default_profile)],
-)
-def test_a_choice_beside_a_deletion_that_is_not_committed(
-    user, isolation, first, second
-):
-    """A default profile that is gone never stays."""
-    profileid = user.create(named("a")).json["profileid"]
-    call = partial(copy_context().run, second, user.caller, profileid)
-    with Threads(1) as pool:
-        with db.atomic():
-            first(user.caller, profileid)
-            later = submit_blocked(pool, call)
-        if first is delete_profile:
-            with pytest.raises(ServiceError, match="^invalid-profileid$"):
-                later.result()
-        else:
-            later.result()
-    assert find_own_account(user.caller, user.accountid)["profileid"] is None
 
 
 @pytest.mark.parametrize("operation", [set_default_profile, delete_profile])
@@ -235,19 +190,6 @@ def test_an_account_that_is_deleted_while_it_is_read(user, administrator):
     db.query_hooks.append(delete)
     response = user.get(own(ACCOUNT, user))
     assert response.json == account | {"profileid": None, "profile": None}
-
-
-def test_set_default_profile_and_delete_profile_by_eight_at_once(user, isolation):
-    for _ in range(5):
-        profileid = user.create(named("a")).json["profileid"]
-        choose = partial(user.patch, f"{DEFAULT}?profileid={profileid}")
-        delete = partial(user.delete, f"{DELETION}?profileid={profileid}")
-        responses = at_once(*[choose, delete] * 4)
-        statuses = [response.status_code for response in responses[1::2]]
-        assert sorted(statuses) == [200, 404, 404, 404]
-        assert {response.status_code for response in responses} <= {200, 404}
-        account = find_own_account(user.caller, user.accountid)
-        assert (account["profileid"], account["profile"]) == (None, None)
 
 
 def test_list_own_sessions(reader):
@@ -318,28 +260,6 @@ def test_end_session_of_the_token_that_is_sent(user, query):
     assert_error(user.patch(END + query), 401, "sign-in-required", "ended")
 
 
-def test_a_401_says_why_the_session_does_not_run(flask, user, monkeypatch):
-    """A session that was ended is not called expired, even when it has expired."""
-    path = own(ACCOUNT, user)
-    expiry = time.time_ns() + user.session["duration"] * 10**9
-    with monkeypatch.context() as patch:
-        patch.setattr(time, "time_ns", lambda: expiry)
-        assert_error(user.get(path), 401, "sign-in-required", "expired")
-    assert user.get(path).status_code == 200
-    flask("end-session", user.session["sessionid"])
-    assert_error(user.get(path), 401, "sign-in-required", "ended")
-    monkeypatch.setattr(time, "time_ns", lambda: expiry)
-    assert_error(user.get(path), 401, "sign-in-required", "ended")
-    response = user.get(path, headers={"X-Appid": "elsewhere"})
-    assert_error(response, 401, "sign-in-required")
-
-
-def test_whether_a_token_is_an_administrators(user, administrator):
-    for client, expected in ((user, False), (administrator, True)):
-        caller = authenticate(client.headers["Authorization"], client.appid)
-        assert caller.administrator is expected
-
-
 @on_mysql
 def test_end_session_in_a_transaction_that_has_read(user):
     """What it read before shows a running session."""
@@ -348,13 +268,6 @@ def test_end_session_in_a_transaction_that_has_read(user):
         assert list_own_sessions(user.caller, user.accountid)
         (ended,) = at_once(partial(user.patch, f"{END}?sessionid={sessionid}"))
         assert end_session(user.caller, sessionid) == ended.json
-
-
-def test_end_session_by_eight_at_once(user):
-    sessionid = insert_session(user.accountid, 60)["sessionid"]
-    calls = [partial(user.patch, f"{END}?sessionid={sessionid}")] * 8
-    (ended,) = {response.text for response in at_once(*calls)}
-    assert '"ended":true' in ended
 
 
 def test_end_session_ends_no_session_of_another(app, user, administrator):
@@ -437,15 +350,6 @@ def test_the_session_is_checked_first(app, client, user, method, path):
     assert_error(user.post(path), 405, "method-not-allowed")
 
 
-def test_an_account_that_is_deleted_while_its_pages_are_read(user, administrator):
-    for name in "ab":
-        user.create(named(name))
-    link = user.get(f"{own(OWN_PROFILES, user)}&limit=1").headers["Link"]
-    delete_account(administrator.caller, user.accountid)
-    following = link.partition(">")[0].lstrip("<")
-    assert_error(user.get(following), 401, "sign-in-required")
-
-
 def test_a_caller_without_an_appid_is_looked_up_in_that_of_the_call(user):
     profileid = user.create(named("a")).json["profileid"]
     caller = SimpleNamespace(accountid=user.accountid, administrator=False)
@@ -458,10 +362,3 @@ def test_a_caller_without_an_appid_is_looked_up_in_that_of_the_call(user):
         with pytest.raises(ServiceError, match=f"^{code}$") as caught:
             operation(caller, identifier, appid="elsewhere")
         assert caught.value.status == 404
-
-
-def test_eight_clients_read_at_once(user):
-    rows = fill(Profile, user.appid, 30, accountid=user.accountid)
-    read = partial(user.get, f"{own(OWN_PROFILES, user)}&all=1")
-    for response in at_once(*[read] * 8):
-        assert response.json == rows
