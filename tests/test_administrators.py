@@ -189,7 +189,10 @@ def test_a_body_is_read_between_the_session_and_the_right(client, user):
     assert_error(user.post(SESSION, **body), 400, "invalid-body")
 
 
-@pytest.mark.parametrize(("method", "path"), FOUR[1:])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    FOUR[1:],
+)
 def test_the_account_is_checked_before_the_duration(app, administrator, method, path):
     send = partial(administrator.open, method=method, json={"duration": 0})
     assert_error(send(path), 400, "invalid-accountid")

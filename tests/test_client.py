@@ -138,7 +138,10 @@ def test_the_sample_of_a_page(proxy, capsys, name):
     assert proxy.waits == [0, 2] * requests
 
 
-@pytest.mark.parametrize("user_id", ["", "x ", "é", "x" * 256, 7])
+@pytest.mark.parametrize(
+    "user_id",
+    ["", "x ", "é", "x" * 256, 7],
+)
 def test_an_id_that_is_not_sent_as_it_is(proxy, client, user_id):
     for call in (client.User, client.sign_up):
         with pytest.raises(ValueError):

@@ -131,7 +131,13 @@ def test_neither_a_service_nor_another_command_adds_what_is_missing(
     assert flask("init-db") == PHONE
 
 
-@pytest.mark.parametrize(("name", "calls"), [("get_columns", 3), ("get_indexes", 1)])
+@pytest.mark.parametrize(
+    ("name", "calls"),
+    [
+        ("get_columns", 3),
+        ("get_indexes", 1),
+    ],
+)
 def test_what_another_process_adds_at_the_same_moment(
     app, flask, monkeypatch, name, calls
 ):

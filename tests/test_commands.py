@@ -290,7 +290,11 @@ def test_find_accounts_shows_the_profiles_that_have_the_address(flask, user):
     assert found == account | {"profiles": [made[2], made[0]]}
 
 
-@pytest.mark.parametrize("email", ["", "\udcff@example.com"], ids=ascii)
+@pytest.mark.parametrize(
+    "email",
+    ["", "\udcff@example.com"],
+    ids=ascii,
+)
 def test_find_accounts_of_no_address(flask, user, email):
     """The second is what a shell passes for a byte that is not UTF-8."""
     user.create(named("Ada"))

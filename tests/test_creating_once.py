@@ -52,7 +52,11 @@ def test_the_profileid_is_made_of_application_account_and_key(user):
 
 
 @pytest.mark.parametrize(
-    ("body", "options"), [({}, {}), (ADA, {"idempotency_key": ""})]
+    ("body", "options"),
+    [
+        ({}, {}),
+        (ADA, {"idempotency_key": ""}),
+    ],
 )
 def test_an_unknown_account_comes_before_a_bad_field_or_key(app, body, options):
     caller = SimpleNamespace(accountid="acct_0123456789abcdef", administrator=False)
@@ -100,7 +104,13 @@ def test_a_key_answers_with_no_profile_of_another(user, administrator):
     assert_error(response, 400, "invalid-idempotency-key")
 
 
-@pytest.mark.parametrize(("others", "status"), [(0, 201), (1, 200)])
+@pytest.mark.parametrize(
+    ("others", "status"),
+    [
+        (0, 201),
+        (1, 200),
+    ],
+)
 def test_a_profile_that_another_deletes_between_two_tries(
     user, administrator, monkeypatch, others, status
 ):

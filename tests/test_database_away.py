@@ -387,7 +387,10 @@ def test_a_full_disk_is_503_until_there_is_room(small_disk, serve):
 
 
 @long
-@pytest.mark.parametrize("end", [Served.stop, Served.kill])
+@pytest.mark.parametrize(
+    "end",
+    [Served.stop, Served.kill],
+)
 def test_a_read_only_disk_is_503_until_it_is_writable(small_disk, serve, end):
     service = serve(f"sqlite:///{small_disk}/profiles.db")
     client = sign_in(service, administrator=True)

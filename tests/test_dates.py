@@ -117,6 +117,10 @@ def test_a_date_is_stored_as_its_day(update, text, day):
     assert response.json["dob"] == day
 
 
-@pytest.mark.parametrize("text", REFUSED, ids=lambda text: ascii(text)[:60])
+@pytest.mark.parametrize(
+    "text",
+    REFUSED,
+    ids=lambda text: ascii(text)[:60],
+)
 def test_any_other_text_is_refused(update, text):
     assert_error(update({"dob": text}), 400, "invalid-dob")

@@ -207,7 +207,11 @@ def test_an_address_is_stored_as_it_is(zoe, address):
     assert created["contactEmail"] == created["displayEmail"] == address
 
 
-@pytest.mark.parametrize("domain", DOMAINS.split(), ids=ascii)
+@pytest.mark.parametrize(
+    "domain",
+    DOMAINS.split(),
+    ids=ascii,
+)
 def test_a_domain_of_characters_that_stand_for_others_is_refused(zoe, domain):
     response = zoe.create(dict.fromkeys(ADDRESSES, f"ada@{domain}"))
     assert response.json["errors"] == {name: f"invalid-{name}" for name in ADDRESSES}

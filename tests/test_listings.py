@@ -93,7 +93,12 @@ def test_a_query_is_refused_for_the_first_name_in_it(administrator, query):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("limit", True), ("offset", []), ("after", 5)]
+    ("name", "value"),
+    [
+        ("limit", True),
+        ("offset", []),
+        ("after", 5),
+    ],
 )
 def test_an_argument_that_is_refused_in_this_process(app, name, value):
     """A caller without an appid has rights in each application."""
@@ -309,7 +314,11 @@ def test_a_search_passes_rows_that_have_a_similar_address(administrator):
     )
 
 
-@pytest.mark.parametrize("email", ["", "\udcff", 5, b"ada@example.com"], ids=ascii)
+@pytest.mark.parametrize(
+    "email",
+    ["", "\udcff", 5, b"ada@example.com"],
+    ids=ascii,
+)
 def test_an_empty_address_and_what_is_none_find_nobody(administrator, email):
     """Numbers are checked all the same."""
     fill(Profile, administrator.appid, 2)

@@ -214,7 +214,11 @@ MALFORMED = {
 
 
 @on_sqlite
-@pytest.mark.parametrize("text", MALFORMED.values(), ids=MALFORMED)
+@pytest.mark.parametrize(
+    "text",
+    MALFORMED.values(),
+    ids=MALFORMED,
+)
 def test_a_malformed_request_leaves_no_token_in_the_log(service, text):
     start = len(service.log())
     with socket.create_connection(("127.0.0.1", service.port)) as wire:

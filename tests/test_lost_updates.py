@@ -145,7 +145,11 @@ def test_if_match(user, profile, header, status):
         assert found == profile
 
 
-@pytest.mark.parametrize("if_match", [OLD, [OLD], [], "", f'"{OLD}"', ["é"]], ids=ascii)
+@pytest.mark.parametrize(
+    "if_match",
+    [OLD, [OLD], [], "", f'"{OLD}"', ["é"]],
+    ids=ascii,
+)
 def test_if_match_in_this_process(profile, store, if_match):
     """It is an ``updatedAt``, or several."""
     with pytest.raises(ServiceError, match="^profile-changed$"):

@@ -300,7 +300,12 @@ def test_the_account_is_checked_before_the_query(app, user, administrator, path)
 
 
 @pytest.mark.parametrize(
-    ("method", "path"), [("GET", PROFILE), ("PATCH", DEFAULT), ("DELETE", DELETION)]
+    ("method", "path"),
+    [
+        ("GET", PROFILE),
+        ("PATCH", DEFAULT),
+        ("DELETE", DELETION),
+    ],
 )
 def test_the_profile_is_checked(app, user, administrator, method, path):
     """Missing, unknown, of another application, another's."""

@@ -111,7 +111,12 @@ def test_a_body_of_another_type(user, method, path, content_type):
 
 @either_endpoint
 @pytest.mark.parametrize(
-    ("content_type", "length"), [(FORM, 65_537), (FORM, 65_538), ("text/plain", 65_537)]
+    ("content_type", "length"),
+    [
+        (FORM, 65_537),
+        (FORM, 65_538),
+        ("text/plain", 65_537),
+    ],
 )
 def test_a_body_that_is_too_large(user, method, path, content_type, length):
     data = b"x" * length
@@ -120,22 +125,37 @@ def test_a_body_that_is_too_large(user, method, path, content_type, length):
 
 
 @pytest.mark.parametrize(
-    ("method", "path"), [("GET", "sessions"), ("DELETE", "delete-account")]
+    ("method", "path"),
+    [
+        ("GET", "sessions"),
+        ("DELETE", "delete-account"),
+    ],
 )
-@pytest.mark.parametrize("data", ["x" * 65_537, "{"], ids=["too large", "broken"])
+@pytest.mark.parametrize(
+    "data",
+    ["x" * 65_537, "{"],
+    ids=["too large", "broken"],
+)
 def test_a_request_that_reads_no_body_takes_any(app, administrator, method, path, data):
     path = f"/api/administrator/{path}?accountid={sign_in(app).accountid}"
     response = administrator.open(path, method=method, data=data, content_type=JSON)
     assert response.status_code == 200
 
 
-@pytest.mark.parametrize("content_type", [None, JSON, FORM, MULTIPART, "text/plain"])
+@pytest.mark.parametrize(
+    "content_type",
+    [None, JSON, FORM, MULTIPART, "text/plain"],
+)
 def test_an_empty_body_has_no_fields_whatever_its_type(user, content_type):
     response = user.create(b"", content_type=content_type)
     assert_error(response, 400, "invalid-contact-email")
 
 
-@pytest.mark.parametrize("text", ["{0} ", "{1}", "x", "é", "\0", "' OR 1"], ids=ascii)
+@pytest.mark.parametrize(
+    "text",
+    ["{0} ", "{1}", "x", "é", "\0", "' OR 1"],
+    ids=ascii,
+)
 def test_a_target_is_compared_byte_for_byte(user, text):
     """And before the fields, which are missing here."""
     made = user.create(ADA).json
@@ -254,7 +274,10 @@ def test_bodies_that_only_python_can_pass(user):
         create_profile(user.caller, user.accountid, ADA, user_profile_fields=["fax"])
 
 
-@pytest.mark.parametrize("request_id", ["", "x" * 129, "a b", "é", 'a"'])
+@pytest.mark.parametrize(
+    "request_id",
+    ["", "x" * 129, "a b", "é", 'a"'],
+)
 def test_any_other_request_id_is_replaced(client, request_id):
     response = client.get("/health", headers={"X-Request-Id": request_id})
     assert re.fullmatch("[0-9a-f]{32}", response.headers["X-Request-Id"])
@@ -306,7 +329,10 @@ def test_an_unknown_path(client, path):
     assert "evil" not in str(response.headers)
 
 
-@pytest.mark.parametrize("path", ["", "//health", f"///{UPDATE}", "health", "x/health"])
+@pytest.mark.parametrize(
+    "path",
+    ["", "//health", f"///{UPDATE}", "health", "x/health"],
+)
 def test_a_path_that_does_not_begin_with_one_slash(client, path):
     response = client.get(environ_overrides={"PATH_INFO": path})
     assert_error(response, 404, "not-found")
@@ -332,7 +358,13 @@ def test_a_file_of_the_page_is_sent_whole(client, path, headers):
         assert response.status_code == 200
 
 
-@pytest.mark.parametrize(("path", "method"), [(UPDATE, "PATCH"), ("/health", "GET")])
+@pytest.mark.parametrize(
+    ("path", "method"),
+    [
+        (UPDATE, "PATCH"),
+        ("/health", "GET"),
+    ],
+)
 def test_a_method_that_is_not_allowed(client, path, method):
     response = client.put(path, headers={"Host": "evil.example"})
     assert_error(response, 405, "method-not-allowed")
@@ -348,7 +380,11 @@ def test_a_defect_is_a_500_with_a_traceback_in_the_log(make_app, caplog):
     assert "KeyError: 'the reason'" in caplog.text
 
 
-@pytest.mark.parametrize("separator", ["\n", "\r", "\x1b", "\u2028"], ids=ascii)
+@pytest.mark.parametrize(
+    "separator",
+    ["\n", "\r", "\x1b", "\u2028"],
+    ids=ascii,
+)
 def test_an_error_cannot_forge_a_line(separator):
     """Neither its own message nor that of the line before it, which has a path."""
     forged = f"{separator}time=2026-11-21T09:30:00.123Z method=DELETE"

@@ -119,7 +119,14 @@ def test_a_worker_that_may_not_choose_its_core_goes_on(monkeypatch):
     hooks.post_worker_init(SimpleNamespace(core=1_000_000))
 
 
-@pytest.mark.parametrize(("connections", "pauses"), [(1, [20]), (9, [180]), (10, [])])
+@pytest.mark.parametrize(
+    ("connections", "pauses"),
+    [
+        (1, [20]),
+        (9, [180]),
+        (10, []),
+    ],
+)
 def test_a_worker_with_more_connections_accepts_later(monkeypatch, connections, pauses):
     calls = []
     worker = object.__new__(load_hooks(monkeypatch).worker_class)
@@ -232,7 +239,13 @@ def test_a_path_that_does_not_begin_with_one_slash(administrator, target):
     assert "evil" not in answer
 
 
-@pytest.mark.parametrize(("path", "status"), [(f"/x{PROFILES}", 404), (PROFILES, 401)])
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        (f"/x{PROFILES}", 404),
+        (PROFILES, 401),
+    ],
+)
 def test_no_header_moves_a_path(administrator, path, status):
     """Otherwise it could pass a proxy's rule for another one."""
     head = f"GET {path} HTTP/1.1\r\nHost: x\r\nSCRIPT_NAME: /x\r\nPATH_INFO: /x\r\n\r\n"
