@@ -1,5 +1,6 @@
 """What an administrator does for other accounts, over HTTP and in this process."""
 
+import json
 from functools import partial
 from hashlib import sha256
 
@@ -159,6 +160,12 @@ def test_the_target_is_logged_for_administrators_alone(administrator, user):
         environ = create_environ(**request, headers=client.headers)
         client.application(environ, lambda *_: None)
         assert environ.get("profiles.target") == logged
+
+
+def test_the_account_that_is_created_is_the_logged_target(administrator):
+    environ = create_environ(ACCOUNT, method="POST", headers=administrator.headers)
+    body = b"".join(administrator.application(environ, lambda *_: None))
+    assert json.loads(body)["accountid"] == environ["profiles.target"]
 
 
 @pytest.mark.parametrize("default", ["true", ""])
