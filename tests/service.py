@@ -39,6 +39,7 @@ PROFILES = "/api/administrator/profiles"
 SESSIONS = "/api/administrator/sessions"
 PROCFILE = shlex.split((ROOT / "Procfile").read_text().partition("web: ")[2])
 SERVER = os.environ.get("TEST_MYSQL_URL", "")
+PASSWORD = "IDENTIFIED BY 'x'"
 NO_CHECKS = "SET foreign_key_checks = 0"
 STARTS = itertools.count(1_700_000_000_000_000_000, 10**12)  # ns, 1,000 s apart
 
@@ -189,10 +190,10 @@ def user_with(url, rights):
     name = parse_database_url(url).name
     # Beside "%", because MariaDB may have an anonymous user on this machine.
     users = f"{name}@'%', {name}@localhost"
-    execute(url, f"CREATE USER {users}")
+    execute(url, f"CREATE USER {name}@'%' {PASSWORD}, {name}@localhost {PASSWORD}")
     execute(url, f"GRANT {rights} ON {name}.* TO {users}")
     try:
-        yield re.sub("//.*@", f"//{name}@", url)
+        yield re.sub("//.*@", f"//{name}:x@", url)
     finally:
         execute(url, f"DROP USER {users}")
 

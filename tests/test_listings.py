@@ -525,12 +525,10 @@ def test_a_page_in_the_middle_reads_few_rows(
 def test_a_page_of_accounts_in_the_middle_reads_few_rows(administrator, database_url):
     """Between its rows are accounts of another application, and 200 are before it."""
     appid = administrator.appid
-    for number in range(400):
-        owner = "elsewhere" if number % 2 else appid
-        accountid = f"acct_{number:08}{token_hex(4)}"
-        Account.insert(new_row(Account, 1, owner, accountid)).execute()
-        if number == 300:
-            after = accountid
-    send = partial(administrator.get, f"{ACCOUNTS}?limit=15&after={after}")
+    ids = [f"acct_{number:08}{token_hex(4)}" for number in range(400)]
+    for owner, accountids in (("elsewhere", ids[1::2]), (appid, ids[::2])):
+        rows = [new_row(Account, 1, owner, accountid) for accountid in accountids]
+        Account.insert_many(rows).execute()
+    send = partial(administrator.get, f"{ACCOUNTS}?limit=15&after={ids[300]}")
     assert len(send().json) == 15
     assert rows_read(database_url, send, "next") < 100
