@@ -175,7 +175,7 @@ def show_account(accountid, appid=None):
 
 def read_accounts(condition):
     """Return the accounts that meet a condition, in no order."""
-    rows = Account.select().where(condition).tuples()
+    rows = Account.select().where(condition).tuples()  # in the order of COLUMNS
     return [Account.as_object(row) for row in rows]
 
 
@@ -220,7 +220,8 @@ def close_session(sessionid):
 def close_sessions(accountid):
     """End all sessions of an account at once; return how many were running.
 
-    Those that have expired are ended, too. Raises invalid-accountid.
+    Expired ones are marked as ended, too, so that a client doesn't renew them. Raises
+    invalid-accountid.
     """
     account = get_object(Account, accountid, lock=True)  # as it is committed
     is_own = (Session.appid == account["appid"]) & (Session.accountid == accountid)
@@ -230,7 +231,7 @@ def close_sessions(accountid):
 
 
 def mark_as_ended(condition):
-    """Mark the sessions that meet a condition as ended; return how many were not."""
+    """Mark the sessions that meet a condition as ended; return how many changed."""
     ended = Session.update(
         endedAt=current_timestamp(), updatedAt=timestamp(next_nanoseconds())
     )
@@ -255,8 +256,8 @@ def erase_account(accountid):
 def purge_sessions(days):
     """Delete the sessions that ended or expired that many days ago, or more.
 
-    A thousand at a time, so that others can write in between, and by their ids, because
-    MySQL would lock each row that it had to read. Return how many.
+    It deletes a thousand at a time, so that others can write in between, and by their
+    ids, because MySQL locks each row that a DELETE reads. Return how many.
     """
     cutoff = timestamp(time.time_ns() - days * 86_400 * 10**9)
     is_old = (Session.expiresAt <= cutoff) | (Session.endedAt <= cutoff)

@@ -17,7 +17,7 @@ from commands import commands
 from database import db, init_database
 from errors import HTTP_CODES, ServiceError, as_line
 from models import create_tables
-from openapi import describe, description, docs
+from openapi import description, docs
 from outages import OUTAGES, is_outage, log_error, redact
 from validators import make_schema
 
@@ -35,7 +35,7 @@ def create_app(overrides=None):
     Raises SettingError.
     """
     overrides = overrides or {}
-    checked = config.load({**os.environ, **overrides})
+    checked = config.load(os.environ | overrides)
     app = Flask(__name__, static_folder=None)
     app.config.update(overrides, **checked)
     app.config["PROFILE_SCHEMAS"] = {
@@ -47,15 +47,13 @@ def create_app(overrides=None):
         )
         for creating in (True, False)
     }
-    with app.app_context():
-        app.config["DESCRIPTION"] = describe()
     # One byte more than a body may have: see read_bytes() in body.py.
     app.config["MAX_CONTENT_LENGTH"] = checked["MAXIMUM_POST_DATA_LENGTH"] + 1
     app.json.sort_keys = False
     app.json.ensure_ascii = False
     app.url_map.merge_slashes = False  # a redirect would repeat the Host header
     logger = logging.getLogger(app.name)
-    if not has_level_handler(logger):  # of a host program; Flask asks the same
+    if not has_level_handler(logger):  # Flask, too, leaves it to handlers of a host
         logger.addHandler(log_handler)
     app.before_request(check_path)
     app.after_request(add_headers)
@@ -72,8 +70,8 @@ def create_app(overrides=None):
 def check_path():
     """Refuse a path that does not begin with exactly one slash.
 
-    Flask would redirect an empty one to an address built from the Host header, and
-    serve others, although a proxy's rule for the path does not match them.
+    Flask would redirect an empty path to an address built from the Host header, and
+    would serve "a:/api/…", which a proxy's rule for "/api/" doesn't match.
     """
     if not re.match("/(?!/)", request.environ["PATH_INFO"]):
         raise NotFound
@@ -103,7 +101,8 @@ def http_error(error):
     """Return an error that Flask itself raised, with its headers, such as Allow."""
     code = HTTP_CODES.get(error.code, "bad-request")
     body, status, _ = service_error(ServiceError(code, error.code))
-    _, *headers = error.get_headers()  # the first is the type of the body
+    headers = dict(error.get_headers())
+    del headers["Content-Type"]
     return body, status, headers
 
 
@@ -124,13 +123,11 @@ class LogFormatter(logging.Formatter):
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
 
-    def format(self, record):
-        """Return the line, whose message is printable, and then any traceback."""
+    def formatMessage(self, record):
+        """Return the line, whose message is printable, without its traceback."""
         request_id = get_request_id() if has_request_context() else "-"
         prefix = f"time={self.formatTime(record)} level={record.levelname}"
-        record.msg = as_line(record.getMessage())
-        record.args = ()
-        return f"{prefix} request_id={request_id} {super().format(record)}"
+        return f"{prefix} request_id={request_id} {as_line(record.message)}"
 
     def formatException(self, ei):
         """Return the traceback, with the message of each error as a printable line."""

@@ -273,7 +273,7 @@ def json_chunks(batches):
     """Yield the JSON of all objects of the batches, or null if there are none."""
     separator = b"["
     for objects in batches:
-        yield separator + orjson.dumps(objects)[1:-1]
+        yield separator + orjson.dumps(objects)[1:-1]  # without its brackets
         separator = b","
     yield b"null\n" if separator == b"[" else b"]\n"
 
@@ -294,9 +294,9 @@ def log_late_error(first, chunks, app, environ):
 def read_caller():
     """Return the caller of the request. Raises invalid-appid or sign-in-required."""
     environ = request.environ  # gunicorn.conf.py logs the names that are set here
-    appid = resolve_appid(environ.get("HTTP_X_APPID"))
+    appid = resolve_appid(request.headers.get("X-Appid"))
     environ["profiles.appid"] = appid
-    caller = authenticate(environ.get("HTTP_AUTHORIZATION"), appid)
+    caller = authenticate(request.headers.get("Authorization"), appid)
     environ["profiles.account"] = caller.accountid
     environ["profiles.session"] = caller.sessionid
     return caller
@@ -322,7 +322,7 @@ def read_if_match():
 
     A weak or malformed tag matches nothing (RFC 9110, section 13.1.1).
     """
-    header = request.environ.get("HTTP_IF_MATCH", "*").strip()
+    header = request.headers.get("If-Match", "*").strip()
     if header == "*":
         return None
     tags = [tag.strip() for tag in header.split(",")]

@@ -68,7 +68,7 @@ def read_bytes():
         data = request.get_data()
     except RequestEntityTooLarge:
         raise
-    except Exception as error:  # the server's own, for a body that it cannot read
+    except Exception as error:  # gunicorn's, which have no other base in common
         raise ServiceError("invalid-body") from error
     # Flask's own limit is one byte higher (see app.py), because Flask cuts a chunked
     # body at its limit without an error.

@@ -12,7 +12,7 @@ import accounts
 import operations
 from accounts import ADMINISTRATOR_DURATION, DEFAULT_DURATION
 from config import MAX_INT32, example_body, parse_database_url
-from database import ENGINES, db, retry_on_conflict, select_batches
+from database import ENGINES, db, select_batches
 from errors import ServiceError, SettingError
 from models import (
     MODELS,
@@ -44,7 +44,7 @@ class Command(click.Command):
         try:
             result = super().invoke(ctx)
         except ServiceError as error:
-            message = f"{error.code}: {EXPLANATIONS[error.code]}"
+            message = f"{error.code}: {EXPLANATIONS.get(error.code, 'refused')}"
             raise click.ClickException(message) from None
         except OUTAGES as error:
             raise click.ClickException(report(error)) from None
@@ -256,7 +256,7 @@ def init_db_command():
 
     Example: flask init-db
     """
-    retry_on_conflict(create_tables)(db)
+    create_tables(db)
     added = add_missing(db)
     check_tables()
     return {"object": "database", "added": added}
@@ -304,8 +304,8 @@ def copy_database_command(database_url):
 def read_rows():
     """Yield models, each with rows of its table, until all rows of one moment are read.
 
-    Raises ClickException if the source fails. It is caught here, because
-    copy_database() reports any other error as the target's.
+    Raises ClickException if the source fails. The error is caught here, because
+    copy_database_command() takes any other for the target's.
     """
     try:
         with db.atomic(db.snapshot):
@@ -318,7 +318,7 @@ def read_rows():
 
 
 def insert_rows(target, model, rows):
-    """Insert rows.
+    """Insert rows, which are tuples in the order of the model's fields.
 
     The driver's executemany() takes a third of the time of Peewee's insert_many().
     PyMySQL's sends statements of up to 1 MB, or of one row, so that only a row that is

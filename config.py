@@ -20,13 +20,14 @@ LENGTHS = {
     if field.rule == "name"
 }
 MAX_INT32 = 2**31 - 1
-cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()  # not macOS
+# The cores that the process may use, which macOS does not tell.
+CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 NUMBERS = {  # each setting's minimum value, its maximum, and its default
     **{f"MINIMUM_{name}": (0, MAX_INT32, 1) for name in LENGTHS.values()},
     **{f"MAXIMUM_{name}": (1, MAX_INT32, 50) for name in LENGTHS.values()},
     "PAGE_SIZE": (1, MAX_INT32, 10),
     "MAXIMUM_POST_DATA_LENGTH": (1, MAX_INT32, 65_536),
-    "WEB_CONCURRENCY": (1, 1_000, min(len(cores) or os.cpu_count() or 1, 4)),
+    "WEB_CONCURRENCY": (1, 1_000, min(len(CORES) or os.cpu_count() or 1, 4)),
     "PORT": (1, 65_535, 8_000),
 }
 REQUIRED_FIELDS = ("contact-email", "full-name")  # by default
@@ -92,7 +93,7 @@ def load(variables):
     for name, (minimum, maximum, default) in NUMBERS.items():
         value = values.get(name, str(default))
         is_number = re.fullmatch("[0-9]{1,10}", value)
-        if not is_number or int(value) not in range(minimum, maximum + 1):
+        if not is_number or not minimum <= int(value) <= maximum:
             reason = f"must be a whole number from {minimum} to {maximum}"
             raise SettingError(name, value, reason)
         checked[name] = int(value)
@@ -155,7 +156,7 @@ def parse_database_url(value):
         path = Path(__file__).parent / unquote(match[1])
         return DatabaseURL("sqlite", str(path), {})
     except ValueError:  # its message may contain part of the password
-        reason = "has an invalid host or port, or the password is not percent-encoded"
+        reason = "has an invalid host or port, or characters that must be encoded"
         raise url_error(reason) from None
 
 
@@ -167,8 +168,8 @@ def url_error(reason):
 def parse_mysql_url(value):
     """Return the parts of a URL. Raises SettingError or ValueError."""
     url = urlsplit(value)
-    # If one of the three is not encoded, the URL is cut there. The rest of the
-    # password, with the "@" after it, is then in a later part.
+    # An unencoded "/", "?" or "#" ends the host part, so the rest of the password, up
+    # to its "@", is in a later part.
     if "@" in url.path + unquote(url.query) or url.fragment:
         raise url_error('percent-encode "/", "?" and "#" in the user and the password')
     name = unquote(url.path[1:])

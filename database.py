@@ -20,17 +20,11 @@ from threading import RLock, local
 import peewee
 from playhouse.shortcuts import ReconnectMixin
 
-from outages import OUTAGES, causes
+from outages import OUTAGES, is_conflict
 
 LOCK_SECONDS = 4
 STATEMENT_SECONDS = 9  # when a MySQL server ends a statement: before CLIENT_SECONDS
 CLIENT_SECONDS = 10  # how long a thread waits for a MySQL server
-CONFLICTS = {  # MySQL's error numbers
-    1020,  # a row has changed since it was read
-    1180,  # a COMMIT failed, for example because of a Group Replication conflict
-    1213,  # a deadlock, or a Galera certification failure
-    3101,  # a Group Replication conflict
-}
 # Pin the session settings that our results depend on. wait_timeout: the server closes
 # a connection after an idle minute, before a firewall silently drops it.
 SESSION_SETTINGS = f"""SET SESSION
@@ -58,9 +52,9 @@ class Engine(peewee.Database):
 
     def connect(self, reuse_if_open=False):
         opened = super().connect(reuse_if_open)
-        if self.create_missing_tables:
+        if create_tables := self.create_missing_tables:
             try:
-                self.create_missing_tables(self)
+                create_tables(self)
             except Exception:
                 self.close()  # so that the next connection tries again
                 raise
@@ -75,7 +69,7 @@ class SQLite(Engine, peewee.SqliteDatabase):
     ignoring_case = "COLLATE NOCASE"  # of ASCII letters
     row_lock = ""  # a transaction locks the whole database
     unlimited = {}  # connect_params of commands, without time limits
-    snapshot = "DEFERRED"  # of db.atomic(): reads one moment, and locks nothing
+    snapshot = "DEFERRED"  # for db.atomic(): reads as of one moment, without a lock
     add_email_index = """CREATE INDEX profile_appid_{0}
         ON profile (appid, {0} COLLATE NOCASE) WHERE {0} IS NOT NULL"""
     # A millisecond after updatedAt.
@@ -88,7 +82,7 @@ class SQLite(Engine, peewee.SqliteDatabase):
             timeout=0,  # execute_sql() waits instead
             field_types={"ASCII": "TEXT"},
         )
-        self.write_lock = RLock()  # re-entrant, because a query hook may write, too
+        self.write_lock = RLock()  # re-entrant: a first write may create the tables
 
     def _connect(self):
         with suppress(OSError):  # opening the file raises the better error
@@ -129,7 +123,7 @@ class SQLite(Engine, peewee.SqliteDatabase):
                 if str(error) != "database is locked" or time.monotonic() > deadline:
                     raise
             time.sleep(pause)
-            pause = min(pause * 1.1, 0.002)
+            pause = min(pause * 1.02, 0.005)
 
 
 class MySQL(Engine, ReconnectMixin, peewee.MySQLDatabase):
@@ -147,7 +141,7 @@ class MySQL(Engine, ReconnectMixin, peewee.MySQLDatabase):
     ignoring_case = ""  # the column's collation does, and also ignores accents
     row_lock = "FOR UPDATE"  # also reads the row as it is committed
     unlimited = {"read_timeout": None, "init_command": SESSION_SETTINGS}
-    snapshot = "REPEATABLE READ"  # of db.atomic(): reads one moment, and locks nothing
+    snapshot = "REPEATABLE READ"  # for db.atomic(): reads as of one moment
     # Others can write meanwhile. If that is not possible, this fails and says so.
     add_email_index = """ALTER TABLE profile
         ADD INDEX profile_appid_{0} (appid, {0}(64)), ALGORITHM=INPLACE, LOCK=NONE"""
@@ -211,16 +205,16 @@ def init_database(url, create_tables):
     The first connection calls ``create_tables`` with the database.
     """
     database = ENGINES[url.engine](url)
-    database.create_missing_tables = retry_on_conflict(create_tables)
+    database.create_missing_tables = create_tables
     db.initialize(database)
 
 
 def retry_on_conflict(function):
-    """Decorate a function of one statement that writes or locks: retry on a conflict.
+    """Decorate a function that writes or locks: call it again after a conflict.
 
-    Inside a transaction the error is raised, because all of the transaction must run
-    again. So each function that begins a transaction must be decorated, too, with
-    transaction(). SQLite has no conflicts.
+    It is called again for up to LOCK_SECONDS. Inside a transaction the error is raised,
+    because all of the transaction must run again, so decorate what begins it:
+    transaction() does both. SQLite has no conflicts.
     """
 
     @wraps(function)
@@ -260,11 +254,3 @@ def select_batches(query, size):
     while rows:
         yield rows
         rows = db.execute(batch.where(key > rows[-1][0])).fetchall()
-
-
-def is_conflict(error):
-    """Return whether MySQL rolled the transaction back, so that it can run again.
-
-    Its rollback by Peewee may then have failed, too, so the errors before it count.
-    """
-    return any(CONFLICTS.intersection(cause.args) for cause in causes(error))

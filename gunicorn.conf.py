@@ -13,7 +13,7 @@ from urllib.parse import quote
 from gunicorn.glogging import Logger
 from gunicorn.workers.gthread import ThreadWorker
 
-from config import load
+from config import CORES, load
 from errors import SettingError
 
 try:
@@ -34,7 +34,6 @@ worker_connections = 900  # each is an open file, of which most systems allow 1,
 sendfile = False  # so that gunicorn counts the bytes it sends
 
 FIVE_SECONDS = struct.pack("ll", 5, 0)  # a struct timeval
-CORES = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
 
 
 def when_ready(server):
@@ -75,7 +74,7 @@ class SharingWorker(ThreadWorker):
         Without this, one of two workers got all of eight kept connections in 41 of 60
         trials, and the other was idle.
         """
-        if self.nr_conns < 10:  # many are spread evenly enough, and would wait
+        if self.nr_conns < 10:  # many spread evenly by themselves, and would only wait
             time.sleep(self.nr_conns * 0.00002)
         super().accept(listener)
 
@@ -122,7 +121,7 @@ class LogfmtLogger(Logger):
         Leave out a client that stalled, and a list that broke off: it was logged.
         """
         if msg not in ("Socket error processing request.", "Error handling request"):
-            super().exception(msg.split(" %s")[0], **kwargs)
+            super().exception(str(msg).split(" %s")[0], **kwargs)
 
 
 def quote_value(text):

@@ -9,7 +9,7 @@ import peewee
 from peewee import SQL, BigIntegerField, BooleanField, IntegerField, TextField
 from playhouse.migrate import SchemaMigrator
 
-from database import db
+from database import db, retry_on_conflict
 from validators import PROFILE_FIELDS
 
 EMAILS = ("contactEmail", "displayEmail")  # columns that a search reads, by an index
@@ -53,8 +53,8 @@ ACCOUNT_FOREIGN_KEY = SQL(
 )
 
 
-# The COLUMNS of a model are those that the API shows. as_object() takes their values,
-# in this order, and returns the object as the API has it. A UNIQUE constraint is also
+# as_object() takes the values of a model's COLUMNS, in this order, and returns the
+# object as the API has it. A UNIQUE constraint is also
 # an index: rows.py names some of them.
 
 
@@ -92,8 +92,17 @@ class Account(db.Model):
 class Profile(db.Model):
     TABLE = "profile"
     PREFIX = "prof"
-    FIELDS = [field.property for field in PROFILE_FIELDS.values()]
-    COLUMNS = ["profileid", "appid", "accountid", *FIELDS, "createdAt", "updatedAt"]
+    EMPTY = {  # as the API has a profile, without its values
+        "profileid": None,
+        "object": "profile",
+        "appid": None,
+        "accountid": None,
+        **{field.property: None for field in PROFILE_FIELDS.values()},
+        "fields": None,
+        "createdAt": None,
+        "updatedAt": None,
+    }
+    COLUMNS = [name for name in EMPTY if name not in ("object", "fields")]
 
     id = BigIntegerField(primary_key=True)  # when it was created, in ns: the order
     appid = AsciiField()
@@ -122,17 +131,8 @@ class Profile(db.Model):
 
     @staticmethod
     def as_object(row):
-        profileid, appid, accountid, *values, created_at, updated_at = row
-        profile = {
-            "profileid": profileid,
-            "object": "profile",
-            "appid": appid,
-            "accountid": accountid,
-        }
-        profile.update(zip(Profile.FIELDS, values, strict=True))
-        profile["fields"] = None
-        profile["createdAt"] = created_at
-        profile["updatedAt"] = updated_at
+        profile = Profile.EMPTY.copy()
+        profile.update(zip(Profile.COLUMNS, row, strict=True))
         return profile
 
 
@@ -186,12 +186,13 @@ class Session(db.Model):
 MODELS = (Account, Profile, Session)  # in the order in which they can be filled
 
 
+@retry_on_conflict
 def create_tables(database):
     """Create the missing tables.
 
-    If none is missing, no right to create tables is needed. The indexes of the e-mail
-    columns are added to a new table only, because that takes seconds for a million
-    rows: ``flask init-db`` adds them to a table of version 3.2.
+    If none is missing, the right to create tables is not needed. The indexes of the
+    e-mail columns are added to a new table only, because that takes seconds for a
+    million rows: ``flask init-db`` adds them to a table of version 3.2.
     """
     existing = database.get_tables()
     for model in MODELS:
@@ -222,7 +223,7 @@ def add_missing(database):
 def find_missing(database):
     """Return what add_missing() adds: for each name, such as profile.dob, a function.
 
-    An index of another name does not count, because the search names it on MySQL.
+    An index with another name does not count, because on MySQL the search names it.
     """
     migrator = SchemaMigrator.from_database(database)
     missing = {}

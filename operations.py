@@ -21,13 +21,13 @@ from validators import identifier_for_key, is_identifier, parse_number
 def update_profile(
     caller, profileid, body, *, appid=None, user_profile_fields=None, if_match=None
 ):
-    """Store the configured fields of the caller's own profile; return all of it.
+    """Store the configured fields of the caller's own profile; return the profile.
 
     ``body``: input fields and their strings. ``user_profile_fields``: fields instead of
     the configured ones. ``if_match``: an ``updatedAt``, or several; if the profile has
-    another one, nothing is stored: it is returned if it already has all the values, and
-    otherwise this raises profile-changed. Raises invalid-profileid, invalid-account,
-    invalid-appid, invalid-body, or a field's code.
+    none of them, nothing is stored, and the profile is returned if it already has all
+    the values; otherwise profile-changed is raised. Raises invalid-profileid,
+    invalid-account, invalid-appid, invalid-body, or a field's code.
     """
     appid = resolve_appid(appid)
     try:
@@ -144,7 +144,7 @@ def lock_own_profile(caller, profileid, appid):
     account = rows.get_object_or_none(Account, caller.accountid, lock=True)
     # If the account was deleted, so was the profile: this raises.
     profile = get_own(Profile, caller, profileid, appid, lock=True)
-    return account or {}, profile
+    return account, profile
 
 
 def end_session(caller, sessionid, *, appid=None):
@@ -156,8 +156,8 @@ def end_session(caller, sessionid, *, appid=None):
     appid = resolve_appid(appid)
     if caller.administrator:
         raise ServiceError("invalid-account")
-    session = get_own(Session, caller, sessionid, appid)
-    return accounts.close_session(session["sessionid"])
+    get_own(Session, caller, sessionid, appid)
+    return accounts.close_session(sessionid)
 
 
 def get_own(model, caller, identifier, appid, *, lock=False):
@@ -247,7 +247,7 @@ def own_listing(model, caller, accountid, appid, *, active=None):
     Raises invalid-accountid, invalid-account or invalid-appid.
     """
     account = get_own(Account, caller, accountid, appid)
-    scope = {name: account[name] for name in ("appid", "accountid")}
+    scope = {"appid": account["appid"], "accountid": accountid}
     return Listing(model, scope, active=bool(active))
 
 
@@ -264,12 +264,12 @@ def application_listing(model, caller, accountid, appid, *, email=None, active=N
     return Listing(model, scope, email, bool(active))
 
 
-def read_list(listing, *, all=None, after=None, limit=None, offset=None):
+def read_list(listing, *, all=None, after=None, **numbers):
     """Return the objects of a listing, or None if there are none."""
     if all:
         objects = rows.read_all(listing, after)
     else:
-        objects, _ = rows.select_page(listing, limit, offset, after)
+        objects, _ = rows.select_page(listing, after=after, **numbers)
     return objects or None
 
 

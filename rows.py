@@ -1,7 +1,7 @@
 """Read, store, update and list rows.
 
-Hot-path queries are raw SQL, because Peewee takes 180 µs to build one, which is as long
-as a database takes to run it. All others are Peewee's expressions.
+Most queries here are raw SQL, because Peewee takes 180 µs to build one, which is as
+long as a database takes to run it. What runs rarely is Peewee's expressions.
 """
 
 import time
@@ -27,7 +27,7 @@ BATCH = 100  # how many rows select_all() reads at once
 
 
 # ``scope``: the appid, and perhaps the accountid, of the listed rows and of the row
-# ``after``, in this order, because the index is named by it. ``email``: an address that
+# ``after``, in this order, because it names the index. ``email``: an address that
 # the profiles have. ``active``: whether sessions that ended or expired are left out.
 Listing = namedtuple("Listing", "model scope email active", defaults=[None, False])
 
@@ -57,7 +57,6 @@ def get_object_or_none(model, identifier, *, lock=False):
     return model.as_object(row) if row else None
 
 
-@retry_on_conflict
 def update_account(accountid, changes):
     """Change columns of an account; return the changes, with updatedAt."""
     changes = changes | {"updatedAt": timestamp(next_nanoseconds())}
@@ -66,7 +65,7 @@ def update_account(accountid, changes):
 
 
 def update_profile_row(profileid, scope, changes, expected):
-    """Change columns of a profile of an account; return whether there is one.
+    """Change columns of a profile of an account; return whether it was stored.
 
     With ``expected``, it must have one of these values of ``updatedAt``. Each change
     leaves it greater by at least a millisecond.
@@ -80,7 +79,8 @@ def update_profile_row(profileid, scope, changes, expected):
         WHERE profileid = ? AND {each_equal(scope)}"""
     values = [*changes.values(), now, now, profileid, *scope.values()]
     if expected is not None:
-        # MySQL cannot compare some strings with ASCII columns, and ignores blanks.
+        # MySQL cannot compare some strings with ASCII columns, and ignores trailing
+        # blanks. IN (NULL) matches no row.
         tags = [tag for tag in expected if matches("[!-~]+", tag)]
         placeholders = ", ".join("?" for _ in tags) or "NULL"
         sql += f" AND updatedAt IN ({placeholders})"
@@ -93,7 +93,7 @@ def with_default_profile(account):
 
     Both are read again by one statement, so that they agree.
     """
-    scope = {name: account[name] for name in ("appid", "accountid")}
+    scope = {"appid": account["appid"], "accountid": account["accountid"]}
     accounts, _ = select_accounts(scope, position="", limit=1)
     if not accounts:  # it was just deleted
         return account | {"profileid": None, "profile": None}
@@ -119,7 +119,7 @@ def lock_account(accountid, appid=None):
 
 @retry_on_conflict
 def insert(model, values, *, as_default=False):
-    """Store an account's profile or session; return its object, and that it is new.
+    """Store an account's profile or session; return its object, and whether it is new.
 
     With ``as_default``, a profile also becomes the account's default. If an object with
     this identifier exists, it is returned, and nothing is stored. Raises
@@ -138,7 +138,7 @@ def insert_locked(store, model, values):
 
     - The account was deleted after the caller was authenticated: invalid-accountid.
     - The identifier exists, because the key was used before, or the INSERT was resent.
-    - It existed and was deleted, or another process stored a row in that nanosecond:
+    - It existed and was deleted, or another process stored a row with the same id:
       store the row now.
     """
     lock_account(values["accountid"], values["appid"])
@@ -183,7 +183,7 @@ def select_page(listing, limit=None, offset=None, after=None):
     limit = parse_number("limit", limit, settings()["PAGE_SIZE"])
     offset = parse_number("offset", offset, 0)
     position = find_position(listing, after)
-    # One more tells whether a page follows.
+    # One more row tells whether another page follows.
     objects, _ = select_rows(listing, position, min(limit + 1, MAX_INT64), offset)
     page = objects[:limit]
     next_after = None
@@ -195,12 +195,12 @@ def select_page(listing, limit=None, offset=None, after=None):
 def select_all(listing, after=None):
     """Yield all objects in order, as lists of 1 to BATCH. Raises invalid-after."""
     position = find_position(listing, after)
-    while position is not None:
+    while True:
         objects, position = select_rows(listing, position, BATCH)
-        if len(objects) < BATCH:
-            position = None  # without a statement that would find nothing
         if matching := find_matching(listing, objects):
             yield matching
+        if len(objects) < BATCH:
+            return  # without a statement that would find nothing
 
 
 def read_all(listing, after=None):
@@ -229,10 +229,10 @@ def find_position(listing, after):
 
 
 def select_rows(listing, position, limit, offset=0):
-    """Return the objects behind a position, in order, and the position of the last.
+    """Return the objects after a position, in order, and the position of the last.
 
     A position is an accountid, or the id of a profile or a session. Of a search, these
-    are candidates: find_matching() decides.
+    are candidates, which find_matching() filters.
     """
     if listing.model is Account:
         return select_accounts(listing.scope, position, limit, offset)
@@ -279,10 +279,9 @@ def select_newest(listing, position, limit, offset):
 def select_by_email(scope, email, position, limit, offset):
     """Return profiles that may have an address, newest first.
 
-    The index of each column finds them. It ignores more than the case of ASCII letters:
-    on MySQL also accents. Each column has its own SELECT, because MariaDB uses no index
-    for an OR with ORDER BY, and each ends where the page does, because many profiles
-    can share an address.
+    The index of each column finds them; on MySQL it also ignores accents. Each column
+    has its own SELECT, because MariaDB uses no index for an OR with ORDER BY, and each
+    ends where the page does, because many profiles can share an address.
     """
     if not matches("[^\ud800-\udfff]+", email):  # no database can store a surrogate
         return [], None

@@ -33,7 +33,7 @@ def is_identifier(prefix, value):
 
 
 def identifier_for_key(prefix, key, *scope):
-    """Return a new identifier or, with a key, always the same one for it in a scope.
+    """Return a new identifier or, with a key, the one that belongs to it in a scope.
 
     Raises invalid-idempotency-key.
     """
@@ -216,8 +216,8 @@ def make_schema(names, optional, lengths, *, creating):
         if name not in PROFILE_FIELDS:
             raise ServiceError(code)
         property_name, rule, _ = PROFILE_FIELDS[name]
-        not_empty = validate.Length(min=1, error=code)
-        checks = [not_empty]
+        # This is for the description, since pre_load replaces an empty string.
+        checks = [validate.Length(min=1, error=code)]
         if rule == "name":
             checks.append(validate.Length(*lengths[name], error=f"{code}-length"))
         if rule == "email":

@@ -273,7 +273,6 @@ OF_HOST = "HOST paid\nHOST failed\n"
         pytest.param([HOST_LOGGER, SERVICE], OWN_FORMATS, id="the host first"),
         pytest.param([SERVICE, HOST_LOGGER], OWN_FORMATS, id="the service first"),
         pytest.param([ROOT_HANDLER, SERVICE, HOST], OF_HOST, id="a root handler first"),
-        pytest.param([SERVICE, HOST, ROOT_HANDLER], OF_HOST, id="a root handler last"),
     ],
 )
 def test_the_log_of_a_host_program_stays_its_own(tmp_path, program, lines):
