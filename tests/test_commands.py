@@ -386,14 +386,6 @@ def peak_memory(url, *words):
     return peak / (2**20 if sys.platform == "darwin" else 2**10)
 
 
-@pytest.mark.long
-def test_a_purge_of_many_sessions_needs_little_memory(app, database_url):
-    fill_by_sql(Session, database_url, 16)
-    other = peak_memory(database_url, "list-administrators")
-    assert peak_memory(database_url, "purge-sessions") < other + 30
-    assert not stored(database_url)["session"]
-
-
 def test_delete_account(app, flask):
     """In whatever application it is."""
     shop = sign_in(app, appid="Shop")

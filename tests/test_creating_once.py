@@ -1,6 +1,5 @@
 """A create-profile with an Idempotency-Key: sent again, it is stored once."""
 
-from contextlib import nullcontext
 from functools import partial
 from hashlib import sha256
 from types import SimpleNamespace
@@ -130,13 +129,12 @@ def test_a_profile_that_another_deletes_between_two_tries(
     assert administrator.profiles() == [again.json]
 
 
-@pytest.mark.parametrize("begin", [nullcontext, db.atomic])
-def test_an_index_of_a_host_that_refuses_a_profile(empty_database_url, make_app, begin):
+def test_an_index_of_a_host_that_refuses_a_profile(empty_database_url, make_app):
     """It is no repeat, so the error is raised."""
     user = sign_in(make_app(DATABASE_URL=empty_database_url))
     caller = user.caller
     execute(empty_database_url, "CREATE UNIQUE INDEX one ON profile (accountid)")
     user.create(ADA)
     with user.application.app_context():
-        with pytest.raises(IntegrityError), begin():
+        with pytest.raises(IntegrityError):
             create_profile(caller, user.accountid, ADA)

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from stat import filemode
 from urllib.parse import urlsplit
@@ -188,12 +188,11 @@ def test_a_connection_that_is_killed_three_times_is_replaced(
 
 
 @on_mysql
-@pytest.mark.parametrize("nested", [nullcontext, db.atomic])
 def test_a_transaction_whose_connection_is_killed_is_undone(
-    app, administrator, database_url, nested
+    app, administrator, database_url
 ):
     caller = administrator.caller
-    with pytest.raises(OUTAGES), db.atomic(), nested():
+    with pytest.raises(OUTAGES), db.atomic():
         create_profile(caller, caller.accountid, named("never"))
         cut_connections(database_url)
         create_profile(caller, caller.accountid, named("never"))
