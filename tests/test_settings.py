@@ -42,7 +42,7 @@ SCHEME = (
     "mysql://user:password@host/name, percent-encoded"
 )
 ENCODE = 'percent-encode "/", "?" and "#" in the user and the password'
-HOST = "has an invalid host or port, or the password is not percent-encoded"
+HOST = "has an invalid host or port, or characters that must be encoded"
 TLS = (
     "the options for TLS are ssl-mode (DISABLED, PREFERRED, REQUIRED, VERIFY_CA, "
     "VERIFY_IDENTITY) and ssl-ca (a file, not with DISABLED), each once"
