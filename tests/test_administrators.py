@@ -228,9 +228,13 @@ def test_a_caller_has_rights_in_its_application_alone(administrator, operation, 
 
 
 @on_mysql
-def test_sessions_that_a_transaction_does_not_see_are_ended(administrator, user):
-    """They were created after it had begun to read."""
+def test_a_transaction_finds_what_it_does_not_see(administrator, user):
+    """The session and the account were created after it had begun to read."""
     with db.atomic():
         assert Session.select().count()
         at_once(partial(administrator.post, SESSION + user.accountid))
         assert accounts.close_sessions(user.accountid)["count"] == 2
+        (created,) = at_once(partial(administrator.post, ACCOUNT))
+        accountid = created.json["accountid"]
+        assert accounts.insert_session(accountid, 60)
+        assert set_administrator(accountid)["administrator"] is True
