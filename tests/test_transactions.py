@@ -1,4 +1,4 @@
-"""Transactions that meet: one waits for the other, at each of MySQL's levels."""
+"""Transactions that meet, at each isolation level: one waits for the other."""
 
 import re
 from contextvars import copy_context
