@@ -9,7 +9,7 @@ from service import ROOT, SERVER, Served, close_connection, new_database, run, s
 
 from app import create_app
 from config import load
-from database import MySQL, db
+from database import db
 
 # The tests, and what they start, do not depend on what is set here.
 for name in {*os.environ}:
@@ -18,14 +18,10 @@ for name in {*os.environ}:
 
 
 def pytest_collection_modifyitems(items):
-    """Leave out the tests on MySQL when no server is named.
-
-    SQLite has no levels of isolation, so a test of them runs once.
-    """
+    """Leave out the tests on MySQL when no server is named."""
     for item in [*items]:
         values = item.callspec.params.values() if hasattr(item, "callspec") else ()
-        is_repeated = "READ COMMITTED" in values or "SERIALIZABLE" in values
-        if ("sqlite" in values and is_repeated) or ("mysql" in values and not SERVER):
+        if "mysql" in values and not SERVER:
             items.remove(item)
 
 
@@ -74,19 +70,6 @@ def app(make_app):
         yield app
 
 
-@pytest.fixture(params=["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
-def isolation(request, app, monkeypatch):
-    """MySQL begins transactions at this level. SQLite knows one level alone."""
-    connect = MySQL.connect
-
-    def connect_at_level(self, *args):
-        connect(self, *args)
-        self.execute_sql(f"SET SESSION TRANSACTION ISOLATION LEVEL {request.param}")
-
-    monkeypatch.setattr(MySQL, "connect", connect_at_level)
-    db.close()
-
-
 @pytest.fixture
 def client(app):
     return app.test_client()
@@ -94,13 +77,11 @@ def client(app):
 
 @pytest.fixture
 def user(app):
-    """A client that sends the token of an ordinary account."""
     return sign_in(app)
 
 
 @pytest.fixture
 def administrator(app):
-    """A client that sends the token of an administrator."""
     return sign_in(app, administrator=True)
 
 

@@ -29,7 +29,7 @@ from werkzeug.test import Client
 from app import create_app
 from config import parse_database_url
 from database import db
-from models import EMAILS, MODELS, Account, timestamp
+from models import MODELS, Account, timestamp
 from validators import new_identifier
 
 ROOT = Path(__file__).parent.parent
@@ -39,7 +39,9 @@ PROFILES = "/api/administrator/profiles"
 SESSIONS = "/api/administrator/sessions"
 PROCFILE = shlex.split((ROOT / "Procfile").read_text().partition("web: ")[2])
 SERVER = os.environ.get("TEST_MYSQL_URL", "")
-NO_CHECKS = "SET autocommit = 1, foreign_key_checks = 0"
+PASSWORD = "IDENTIFIED BY 'x'"
+NO_CHECKS = "SET foreign_key_checks = 0"
+STARTS = itertools.count(1_700_000_000_000_000_000, 10**12)  # ns, 1,000 s apart
 
 on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 on_mysql = pytest.mark.parametrize("database_url", ["mysql"], indirect=True)
@@ -58,9 +60,7 @@ class SignedIn(Client):
         return self.patch(f"{UPDATE}?profileid={profileid}", data=data, **options)
 
     def profiles(self):
-        response = self.get(f"{PROFILES}?all=true")
-        assert response.status_code == 200, response.text
-        return response.json or []
+        return self.get(f"{PROFILES}?all=true").json or []
 
     @property
     def caller(self):
@@ -137,37 +137,6 @@ def at_once(*calls):
         return list(pool.map(lambda call: call(), calls))
 
 
-def submit_blocked(pool, call, *values):
-    """Make a call in a thread; return its future once it waits for a lock."""
-    errors = []  # of SQLite, which refuses each try
-    db.query_hooks.append(lambda event: errors.append(str(event.exception)))
-    future = pool.submit(call, *values)
-    wait_until(
-        lambda: "database is locked" in errors or waits_for_a_lock() or future.done()
-    )
-    db.query_hooks.pop()
-    assert not future.done(), future.result()
-    return future
-
-
-# MySQL's own view of it; MariaDB tells it in its status alone.
-LOCK_WAITS = """SELECT processlist_id FROM performance_schema.threads
-    JOIN performance_schema.data_lock_waits ON thread_id = requesting_thread_id"""
-
-
-def waits_for_a_lock():
-    """Whether a connection to the app's MySQL database waits for a lock."""
-    if not db.row_lock:
-        return False
-    own = "SELECT id FROM information_schema.processlist WHERE db = %s"
-    ids = {str(id) for (id,) in execute(mysql_url(), own, db.database)}
-    ((_, _, status),) = execute(mysql_url(), "SHOW ENGINE INNODB STATUS")
-    waiting = re.findall(r"\nLOCK WAIT .*\n\w+ thread id ([0-9]+)", status)
-    if "MySQL thread id" in status:
-        waiting = [str(id) for (id,) in execute(mysql_url(), LOCK_WAITS)]
-    return bool(ids.intersection(waiting))
-
-
 @contextmanager
 def repeating(*calls):
     """Each call is made again and again, in a thread each, until the block ends."""
@@ -188,12 +157,12 @@ def repeating(*calls):
 def wait_until(condition, seconds=40):
     """What the condition returns once that is true; OSError counts as not yet."""
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    while True:
         with suppress(OSError):
             if found := condition():
                 return found
+        assert time.monotonic() < deadline, f"waited {seconds} seconds in vain"
         time.sleep(0.02)
-    raise AssertionError(f"waited {seconds} seconds in vain")
 
 
 def mysql_url(name="mysql"):
@@ -220,15 +189,13 @@ def user_with(url, rights):
     """The URL of a MySQL database with a user who has only these rights."""
     name = parse_database_url(url).name
     # Beside "%", because MariaDB may have an anonymous user on this machine.
-    hosts = ["%", "localhost"]
-    for host in hosts:
-        execute(url, f"CREATE USER {name}@'{host}' IDENTIFIED BY 'x'")
-        execute(url, f"GRANT {rights} ON {name}.* TO {name}@'{host}'")
+    users = f"{name}@'%', {name}@localhost"
+    execute(url, f"CREATE USER {name}@'%' {PASSWORD}, {name}@localhost {PASSWORD}")
+    execute(url, f"GRANT {rights} ON {name}.* TO {users}")
     try:
         yield re.sub("//.*@", f"//{name}:x@", url)
     finally:
-        for host in hosts:
-            execute(url, f"DROP USER {name}@'{host}'")
+        execute(url, f"DROP USER {users}")
 
 
 @contextmanager
@@ -238,8 +205,8 @@ def cursor_of(url):
     if engine == "sqlite":
         client = sqlite3.connect(name, isolation_level=None)
     else:
-        server |= dict(autocommit=None, init_command=NO_CHECKS)
-        client = pymysql.connect(database=name, **server)
+        options = server | {"autocommit": True, "init_command": NO_CHECKS}
+        client = pymysql.connect(database=name, **options)
     with closing(client):
         yield client.cursor()
 
@@ -251,20 +218,10 @@ def execute(url, sql, *values):
         return list(cursor.fetchall())
 
 
-def drop_email_indexes(url):
-    """Drop the two indexes, which a table of 3.2 lacks."""
-    table = "" if url.startswith("sqlite") else "ON profile"
-    for column in EMAILS:
-        execute(url, f"DROP INDEX profile_appid_{column} {table}")
-
-
 def stored(url):
     """Every row of each table, in the order of their keys."""
     select = "SELECT * FROM {} ORDER BY 1"
     return {model.TABLE: execute(url, select.format(model.TABLE)) for model in MODELS}
-
-
-STARTS = itertools.count(1_700_000_000_000_000_000, 10**12)  # ns, 1,000 s apart
 
 
 def fill(model, appid, count, *, accountid=None):
@@ -273,31 +230,22 @@ def fill(model, appid, count, *, accountid=None):
     start = next(STARTS)
     moments = range(start, start + count * 300_000, 300_000)  # three or four a ms
     rows = [new_row(model, moment, appid, accountid) for moment in moments]
-    account = new_row(Account, start, appid, accountid)
     with db.atomic():
+        account = new_row(Account, start, appid, accountid)
         Account.insert(account).on_conflict_ignore().execute()
         for some in chunked(rows, 100):
             model.insert_many(some).execute()
-    return [
-        model.as_object([row.get(name) for name in model.COLUMNS])
-        for row in reversed(rows)
-    ]
+    shown = [[row.get(name) for name in model.COLUMNS] for row in reversed(rows)]
+    return [model.as_object(values) for values in shown]
 
 
 def new_row(model, moment, appid, accountid):
     """A value for each column of a row that was made at the moment."""
-    values = {
-        "id": moment,
-        "administrator": False,
-        "profileid": None,
-        f"{model.TABLE}id": new_identifier(model.PREFIX),
-        "appid": appid,
-        "accountid": accountid,
-        "tokenHash": token_hex(32),
-        "csrfToken": token_hex(32),
-        "duration": 60,
-        "endedAt": None,
-    }
+    values = {"administrator": False, "profileid": None, "endedAt": None}
+    values[f"{model.TABLE}id"] = new_identifier(model.PREFIX)
+    values |= {"id": moment, "appid": appid, "accountid": accountid}
+    values |= {"tokenHash": token_hex(32), "csrfToken": token_hex(32)}
+    values["duration"] = 60
     moments = "createdAt updatedAt expiresAt lastVerifiedAt".split()
     values |= dict.fromkeys(moments, timestamp(moment))
     names = model._meta.sorted_field_names
@@ -308,24 +256,23 @@ class Served:
     """The service in a process group. It is also a WSGI app, which asks the service."""
 
     def __init__(self, folder, database_url, **settings):
-        self.port = reserve_port(self)
+        holder = socket.socket()  # it keeps the port, but does not listen
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        finalize(self, holder.close)
+        self.port = holder.getsockname()[1]
         self.log_file = folder / f"{token_hex(4)}.log"
-        self.environment = {
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "DATABASE_URL": database_url,
-            "PORT": str(self.port),
-            "WEB_CONCURRENCY": "2",
-            **settings,
-        }
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        own = {"PATH": path, "PORT": str(self.port), "WEB_CONCURRENCY": "2"}
+        own["DATABASE_URL"] = database_url
+        self.environment = os.environ | own | settings
 
     def __call__(self, environ, start_response):
         """Pass a request of a client on, by a connection of its own."""
-        target = environ["REQUEST_URI"]
-        body = environ["wsgi.input"].read()
-        headers = dict(EnvironHeaders(environ))
+        method, target = environ["REQUEST_METHOD"], environ["REQUEST_URI"]
+        body, headers = environ["wsgi.input"].read(), dict(EnvironHeaders(environ))
         with closing(HTTPConnection("127.0.0.1", self.port, timeout=60)) as wire:
-            wire.request(environ["REQUEST_METHOD"], target, body, headers)
+            wire.request(method, target, body, headers)
             answer = wire.getresponse()
             start_response(f"{answer.status} {answer.reason}", answer.getheaders())
             return [answer.read()]
@@ -333,17 +280,12 @@ class Served:
     def start(self, *command, cwd=ROOT):
         """Run the Procfile's line, or another command; the log is what they write."""
         with self.log_file.open("ab") as log:
+            options = {"stdout": log, "stderr": log, "start_new_session": True}
             self.process = subprocess.Popen(
-                command or PROCFILE,
-                cwd=cwd,
-                env=self.environment,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+                command or PROCFILE, cwd=cwd, env=self.environment, **options
             )
 
     def wait_until_up(self):
-        """Wait until /health gets a response of any kind."""
         wait_until(lambda: self.process.poll() is not None or self.get("/health"))
         assert self.process.poll() is None, f"the service has ended: {self.log()}"
 
@@ -358,21 +300,12 @@ class Served:
         self.process.terminate()
         assert self.process.wait(60) == 0
 
-    def kill(self, sign=signal.SIGKILL):
-        """Send every process of the service the signal, and wait for their end."""
+    def kill(self):
+        """Kill every process of the service, and wait for their end."""
         with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, sign)
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(60)
         wait_until(lambda: not is_listening(self.port))
-
-
-def reserve_port(owner):
-    """A port that no other program gets as long as the owner exists."""
-    holder = socket.socket()  # it is bound, but does not listen
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    holder.bind(("127.0.0.1", 0))
-    finalize(owner, holder.close)
-    return holder.getsockname()[1]
 
 
 def is_listening(port):

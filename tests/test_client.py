@@ -12,7 +12,7 @@ from threading import Event, Thread
 from traceback import format_exception
 
 import pytest
-from service import ROOT, close_connection, named, on_sqlite, reserve_port, run, sign_in
+from service import ROOT, close_connection, named, on_sqlite, run, sign_in
 from werkzeug.serving import make_server
 from werkzeug.wsgi import get_input_stream
 
@@ -138,7 +138,10 @@ def test_the_sample_of_a_page(proxy, capsys, name):
     assert proxy.waits == [0, 2] * requests
 
 
-@pytest.mark.parametrize("user_id", ["", "x ", "é", "x" * 256, 7])
+@pytest.mark.parametrize(
+    "user_id",
+    ["", "x ", "é", "x" * 256, 7],
+)
 def test_an_id_that_is_not_sent_as_it_is(proxy, client, user_id):
     for call in (client.User, client.sign_up):
         with pytest.raises(ValueError):
@@ -459,7 +462,7 @@ def test_a_service_that_never_answers(
 
 def test_a_service_that_is_down(proxy, client, eve, monkeypatch):
     """A connection that was refused is tried again once, at once."""
-    monkeypatch.setenv("PROFILES_URL", f"http://127.0.0.1:{reserve_port(proxy)}")
+    monkeypatch.setenv("PROFILES_URL", "http://127.0.0.1:1")
     for call in (eve.account, eve.sign_in):
         proxy.waits.clear()
         with pytest.raises(client.ServiceError, match="no-answer"):

@@ -244,7 +244,13 @@ def browser():
         yield browser
 
 
-@pytest.mark.parametrize(("width", "height"), [(390, 5_000), (1280, 3_000)])
+@pytest.mark.parametrize(
+    ("width", "height"),
+    [
+        (390, 5_000),
+        (1280, 3_000),
+    ],
+)
 def test_the_page_fits_the_screen_and_links_to_its_reference(
     world, browser, width, height
 ):

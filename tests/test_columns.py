@@ -14,7 +14,6 @@ from service import (
     at_once,
     close_connection,
     cursor_of,
-    drop_email_indexes,
     execute,
     named,
     new_database,
@@ -46,6 +45,13 @@ def drop(url, *columns):
         if name in EMAILS and url.startswith("sqlite"):  # MySQL changes its index
             execute(url, f"DROP INDEX IF EXISTS profile_appid_{name}")
         execute(url, f"ALTER TABLE {table} DROP COLUMN {name}")
+
+
+def drop_email_indexes(url):
+    """Drop the two indexes, which a table of 3.2 lacks."""
+    table = "" if url.startswith("sqlite") else "ON profile"
+    for column in EMAILS:
+        execute(url, f"DROP INDEX profile_appid_{column} {table}")
 
 
 def test_the_columns_that_may_be_null_are_added(flask, user, database_url):
@@ -100,15 +106,9 @@ def test_the_indexes_are_added(flask, user, database_url):
         assert email_indexes(database_url) == new
     (found,) = flask("find-accounts", "ADA@example.com")["data"]
     assert found["profiles"] == [profile]
-
-
-def test_indexes_of_columns_that_are_added(flask, database_url):
-    flask("init-db")
-    new = email_indexes(database_url)
     drop_email_indexes(database_url)
     drop(database_url, "profile.displayEmail")
-    added = {"object": "database", "added": ["profile.displayEmail"]}
-    assert flask("init-db") == added
+    assert flask("init-db")["added"] == ["profile.displayEmail"]
     assert email_indexes(database_url) == new
 
 
@@ -125,7 +125,13 @@ def test_neither_a_service_nor_another_command_adds_what_is_missing(
     assert flask("init-db") == PHONE
 
 
-@pytest.mark.parametrize(("name", "calls"), [("get_columns", 3), ("get_indexes", 1)])
+@pytest.mark.parametrize(
+    ("name", "calls"),
+    [
+        ("get_columns", 3),
+        ("get_indexes", 1),
+    ],
+)
 def test_what_another_process_adds_at_the_same_moment(
     app, flask, monkeypatch, name, calls
 ):

@@ -23,9 +23,7 @@ from service import (
     SESSIONS,
     SignedIn,
     assert_error,
-    close_connection,
     cursor_of,
-    drop_email_indexes,
     execute,
     fill,
     mysql_url,
@@ -39,7 +37,7 @@ from service import (
 
 from accounts import insert_account
 from config import parse_database_url
-from database import ENGINES, MySQL, db, select_batches
+from database import ENGINES, MySQL, db
 from models import Profile, Session, create_tables, find_missing, timestamp
 from operations import find_own_account
 
@@ -51,6 +49,7 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
 DEFECT = "internal-error: see the traceback above"
 CREATE_ACCOUNT = "/api/administrator/create-account"
+REFUSAL = "CREATE TRIGGER x BEFORE INSERT ON session"
 ABORT = "BEGIN SELECT RAISE(ABORT, 'no'); END"  # the action of a trigger in SQLite
 
 
@@ -112,18 +111,15 @@ BAD_KEY = (
     [
         ("set-administrator ACCT_0123456789abcdef", NO_ACCOUNT),
         ("show-account acct_0123456789abcdef", NO_ACCOUNT),
-        ("show-account --key x", NO_ACCOUNT),
         ("create-session acct_0123456789abcdef", NO_ACCOUNT),
         ("end-sessions x", NO_ACCOUNT),
         ("delete-account acct_0123456789abcdef", NO_ACCOUNT),
         ("end-session sess_0123456789abcdef", NO_SESSION),
         ("create-account --appid a/b", BAD_APPID),
-        ("show-account --key x --appid a/b", BAD_APPID),
         ("find-accounts x --appid a/b", BAD_APPID),
         ("list-administrators --appid a/b", BAD_APPID),
         ("create-account --key é", BAD_KEY),
         ("show-account --key=", BAD_KEY),
-        ("create-account --key 'u1 '", BAD_KEY),
         ("show-account --key ' u1'", BAD_KEY),
     ],
 )
@@ -253,9 +249,10 @@ def test_end_session(flask, user):
 
 def test_end_sessions(flask, user):
     """Only those of the account that still run are counted."""
-    flask("create-session", user.accountid)
+    for _ in range(2):
+        flask("create-session", user.accountid)
     flask("end-session", user.session["sessionid"])
-    for count in (1, 0):
+    for count in (2, 0):
         ended = flask("end-sessions", user.accountid)
         assert ended == {"object": "end", "count": count}
 
@@ -283,32 +280,8 @@ def test_list_administrators(flask):
 
 
 # The last character of an account, and one of its addresses.
-PEOPLE = [
-    ("a", "contactEmail", "Zoë@example.com"),
-    ("b", "displayEmail", "zoË@EXAMPLE.COM"),
-    ("c", "contactEmail", "zoe@example.com"),
-    ("d", "displayEmail", "zoë@example.com.au"),
-]
-
-
 @on_sqlite
-@pytest.mark.parametrize(
-    ("email", "expected"),
-    [("zOë@Example.com", "a"), ("ZOË@example.com", "b"), ("zoe@example.com", "c")],
-)
-def test_find_accounts(app, flask, email, expected):
-    for person, column, address in PEOPLE:
-        accountid = f"acct_000000000000000{person}"
-        fill(Profile, app.config["APPID"], 2, accountid=accountid)
-        changes = {"displayEmail": None, column: address}
-        changed = Profile.update(changes)
-        changed.where(Profile.accountid == accountid).execute()
-    data = flask("find-accounts", email)["data"]
-    assert [account["accountid"][-1] for account in data] == [*expected]
-
-
-@on_sqlite
-def test_find_accounts_shows_the_profiles_that_hold_the_address(flask, user):
+def test_find_accounts_shows_the_profiles_that_have_the_address(flask, user):
     """Whole, newest first; the account's other profiles are not shown."""
     made = [user.create(named(name)).json for name in ("Ada", "Eve", "ADA")]
     account = find_own_account(user.caller, user.accountid)
@@ -317,7 +290,11 @@ def test_find_accounts_shows_the_profiles_that_hold_the_address(flask, user):
     assert found == account | {"profiles": [made[2], made[0]]}
 
 
-@pytest.mark.parametrize("email", ["", "\udcff@example.com"], ids=ascii)
+@pytest.mark.parametrize(
+    "email",
+    ["", "\udcff@example.com"],
+    ids=ascii,
+)
 def test_find_accounts_of_no_address(flask, user, email):
     """The second is what a shell passes for a byte that is not UTF-8."""
     user.create(named("Ada"))
@@ -353,10 +330,8 @@ def test_find_accounts_of_one_application(app, flask, appid):
         ("expiresAt", -30, "", 2),
         ("endedAt", -29, "", 0),
         ("endedAt", -30, "", 2),
-        ("endedAt", -6, "--days 7", 0),
         ("endedAt", -7, "--days 7", 2),
         ("expiresAt", 1, "--days 0", 0),
-        ("expiresAt", 0, "--days 0", 2),
     ],
 )
 def test_purge_sessions(flask, database_url, column, days_from_now, options, purged):
@@ -409,14 +384,6 @@ def peak_memory(url, *words):
     environment = {**os.environ, "DATABASE_URL": url}
     peak = int(subprocess.check_output(command, cwd=ROOT, env=environment))
     return peak / (2**20 if sys.platform == "darwin" else 2**10)
-
-
-@pytest.mark.long
-def test_a_purge_of_many_sessions_needs_little_memory(app, database_url):
-    fill_by_sql(Session, database_url, 16)
-    other = peak_memory(database_url, "list-administrators")
-    assert peak_memory(database_url, "purge-sessions") < other + 30
-    assert not stored(database_url)["session"]
 
 
 def test_delete_account(app, flask):
@@ -510,20 +477,6 @@ def test_a_defect_is_one_line_after_its_traceback(invoke, user, database_url, ca
     assert user.accountid not in caplog.text + done.stderr
 
 
-@on_mysql
-def test_a_command_waits_for_a_statement_and_a_request_does_not(
-    make_app, database_url, administrator, flask
-):
-    make_app()  # connects with time-outs again, which the commands before took away
-    db.connect_params["read_timeout"] /= 100
-    slow = "BEFORE INSERT ON account FOR EACH ROW DO SLEEP(0.2)"
-    execute(database_url, f"CREATE TRIGGER slow {slow}")
-    response = administrator.post(CREATE_ACCOUNT)
-    assert_error(response, 503, "database-unavailable")
-    db.close()
-    assert flask("create-account")["object"] == "account"
-
-
 def test_the_demo_may_be_repeated(invoke, database_url):
     for _ in range(2):
         printed = invoke("demo").stdout
@@ -544,12 +497,6 @@ def test_the_lines_of_the_demo_work(serve, make_app, database_url, monkeypatch):
     updated, created, sessions, profiles, own = map(json.loads, answers)
     assert profiles == own == [created, updated]
     assert len(sessions) == 2
-    pytest.importorskip("requests", reason="pip install -r tests/requirements.txt")
-    exports = "\n".join(re.findall("(?m)^export.*", printed))
-    (sample,) = re.findall("(?s)```python\n(.*?)```", (ROOT / "README.md").read_text())
-    command = f"{exports}\n{sys.executable} -B -c {shlex.quote(sample)}"
-    output = subprocess.check_output(command, shell=True, text=True, cwd=ROOT / "docs")
-    assert output == "Ada King\n"
 
 
 # The copy of a database
@@ -669,74 +616,35 @@ def test_a_copy_of_a_damaged_row_stores_nothing(fail, database_url, source, targ
 
 
 @on_sqlite
-def test_an_error_of_the_source_does_not_name_the_target(fail, database_url, target):
-    execute(database_url, "ALTER TABLE profile RENAME COLUMN phone TO telephone")
-    line = fail("copy-database", target)
-    reason = "OperationalError SQLITE_ERROR: no such column: t1.phone"
-    assert line == f"Error: database-unavailable: {reason}"
-
-
-@on_sqlite
 @pytest.mark.parametrize(
-    ("target", "action", "reason"),
+    ("target", "sql", "reason"),
     [
-        ("sqlite", ABORT, "IntegrityError SQLITE_CONSTRAINT_TRIGGER"),
-        ("mysql", "FOR EACH ROW KILL CONNECTION_ID()", "OperationalError "),
+        ("sqlite", f"{REFUSAL} {ABORT}", "IntegrityError SQLITE_CONSTRAINT_TRIGGER"),
+        ("mysql", f"{REFUSAL} FOR EACH ROW KILL CONNECTION_ID()", "OperationalError "),
+        ("mysql", "ALTER TABLE session MODIFY csrfToken CHAR(3)", "DataError 1406"),
     ],
     indirect=["target"],
 )
 def test_a_copy_that_a_target_refuses_stores_nothing(
-    app, flask, fail, target, action, reason
+    app, flask, fail, target, sql, reason
 ):
     flask("copy-database", target)  # of no row yet: it makes the tables
-    execute(target, f"CREATE TRIGGER x BEFORE INSERT ON session {action}")
+    execute(target, sql)
     sign_in(app)
     assert fail("copy-database", target).startswith(f"Error: the target: {reason}")
     assert not any(stored(target).values())
 
 
-@pytest.mark.parametrize("target", ["mysql"], indirect=True)
-@on_sqlite
-def test_a_row_that_mysql_refuses(app, flask, fail, target):
-    """The error has MySQL's number."""
-    flask("copy-database", target)  # of no row yet: it makes the tables
-    execute(target, "ALTER TABLE session MODIFY csrfToken VARCHAR(3)")
-    sign_in(app)
-    line = fail("copy-database", target)
-    assert line == "Error: the target: DataError 1406"
-    assert not any(stored(target).values())
-
-
-def test_a_copy_is_of_one_moment(
-    flask, user, isolation, monkeypatch, database_url, target
-):
-    """Even if rows are written after it began to read."""
-    user.create(named("Ada"))
-    close_connection()
-    before = stored(database_url)
-    write = iter([partial(execute, database_url, "UPDATE profile SET phone = '7'")])
-
-    def read_then_write(query, size):
-        for rows in select_batches(query, size):
-            for call in write:
-                call()
-            yield rows
-
-    monkeypatch.setattr("commands.select_batches", read_then_write)
-    copied = {"object": "copy", "accounts": 1, "profiles": 1, "sessions": 1}
-    assert flask("copy-database", target) == copied
-    assert stored(target) == before != stored(database_url)
-
-
 @pytest.mark.parametrize("version", ["3.2", "3.3"])
-def test_a_copy_has_the_indexes(flask, user, target, version):
+def test_a_copy_has_the_indexes(flask, user, target, version, monkeypatch):
     """Whichever version created the tables of the target."""
     user.create(named("Ada"))
     url = parse_database_url(target)
     with closing(ENGINES[url.engine](url)) as database:
         if version == "3.2":
-            create_tables(database)
-            drop_email_indexes(target)
+            with monkeypatch.context() as patch:
+                patch.setattr("models.add_missing", lambda database: [])
+                create_tables(database)
         flask("copy-database", target)
         assert not find_missing(database)
 

@@ -81,7 +81,10 @@ def test_the_name_the_tag_and_the_security_of_an_operation():
     assert names == NAMES.split()
 
 
-@pytest.mark.parametrize("path", [path for path in PATHS if "/api/" in path])
+@pytest.mark.parametrize(
+    "path",
+    [path for path in PATHS if "/api/" in path],
+)
 def test_an_operation_answers_its_callers_alone_as_described(make_app, path):
     """The callers are of another application than the service's own."""
     ((method, operation),) = PATHS[path].items()
@@ -217,6 +220,9 @@ def test_the_page_runs_no_script_but_its_own(client):
     )
 
 
-@pytest.mark.parametrize("name", ["../app.py", "%2e%2e/app.py", "%00", "%ff"])
+@pytest.mark.parametrize(
+    "name",
+    ["../app.py", "%2e%2e/app.py", "%00", "%ff"],
+)
 def test_the_page_has_no_other_files(client, name):
     assert_error(client.get(f"/docs/{name}"), 404, "not-found")

@@ -9,7 +9,7 @@ import models
 import operations
 from database import db
 from errors import ServiceError
-from operations import delete_profile, find_own_profile, update_profile
+from operations import find_own_profile, update_profile
 
 PROFILE = "/api/user/profile"
 OLD = "2026-11-24T09:30:00.123Z"  # which no profile has as its updatedAt
@@ -40,24 +40,33 @@ def store(app, user, profile):
 
 @pytest.fixture
 def meanwhile(monkeypatch):
-    """Calls a function between the next update's read of the profile and its write."""
+    """Makes a call between the next update's statement and its read of the profile."""
 
-    def arrange(call, load_profile=operations.load_profile):
-        def load_after_call(*args, **kwargs):
-            monkeypatch.setattr(operations, "load_profile", load_profile)
+    def arrange(call, get_own=operations.get_own):
+        def get_own_after_call(*args, **kwargs):
+            monkeypatch.setattr(operations, "get_own", get_own)
             at_once(call)
-            return load_profile(*args, **kwargs)
+            return get_own(*args, **kwargs)
 
-        monkeypatch.setattr(operations, "load_profile", load_after_call)
+        monkeypatch.setattr(operations, "get_own", get_own_after_call)
 
     return arrange
 
 
-def test_both_of_two_updates_are_stored_and_returned(user, profile, store, meanwhile):
+def test_an_update_returns_the_profile_as_it_is_stored(user, profile, store, meanwhile):
     meanwhile(partial(store, website="https://example.com"))
     updated = store(phone="1")
     assert (updated["website"], updated["phone"]) == ("https://example.com", "1")
     assert find_own_profile(user.caller, profile["profileid"]) == updated
+
+
+def test_an_update_of_a_profile_that_is_deleted_meanwhile(
+    user, profile, store, meanwhile
+):
+    path = f"/api/user/delete-profile?profileid={profile['profileid']}"
+    meanwhile(partial(user.delete, path))
+    with pytest.raises(ServiceError, match="^invalid-profileid$"):
+        store(phone="1")
 
 
 @on_mysql
@@ -72,27 +81,6 @@ def test_an_update_in_a_transaction_that_has_read(user, profile, store):
         updated = store(phone="1")
     assert (updated["website"], updated["phone"]) == ("https://example.com", "1")
     assert find_own_profile(user.caller, profile["profileid"]) == updated
-
-
-def test_an_update_of_a_profile_that_is_deleted_meanwhile(
-    app, user, profile, store, meanwhile
-):
-    def delete():
-        with app.app_context():
-            delete_profile(user.caller, profile["profileid"])
-
-    meanwhile(delete)
-    with pytest.raises(ServiceError, match="^invalid-profileid$") as caught:
-        store(phone="1")
-    assert caught.value.status == 404
-
-
-def test_updates_by_eight_at_once(user, profile, store):
-    fields = "companyName displayName phone occupation location website".split()
-    names = "company-name display-name phone occupation location website".split()
-    at_once(*[partial(store, **{name: name}) for name in names])
-    found = find_own_profile(user.caller, profile["profileid"])
-    assert [found[field] for field in fields] == names
 
 
 def test_an_update_is_one_statement_and_a_read(user, store, monkeypatch):
@@ -137,12 +125,9 @@ def test_the_entity_tag_is_updated_at(user):
         ('W/"{}"', 412),
         ("{}", 412),
         ('"{}', 412),
-        ('{}"', 412),
-        ("'{}'", 412),
         ('"*"', 412),
         ('""', 412),
         ("", 412),
-        (" ", 412),
         (",", 412),
     ],
 )
@@ -161,29 +146,16 @@ def test_if_match(user, profile, header, status):
 
 
 @pytest.mark.parametrize(
-    ("if_match", "is_expected"),
-    [
-        ("{}", True),
-        (["{}"], True),
-        ((OLD, "{}"), True),
-        (OLD, False),
-        ([OLD], False),
-        ([], False),
-        ("", False),
-        ('"{}"', False),
-    ],
+    "if_match",
+    [OLD, [OLD], [], "", f'"{OLD}"', ["é"]],
+    ids=ascii,
 )
-def test_if_match_in_this_process(profile, store, if_match, is_expected):
-    updated_at = profile["updatedAt"]
-    if isinstance(if_match, str):
-        expected = if_match.format(updated_at)
-    else:
-        expected = [each.format(updated_at) for each in if_match]
-    if is_expected:
-        assert store(phone="1", if_match=expected)["phone"] == "1"
-    else:
-        with pytest.raises(ServiceError, match="^profile-changed$"):
-            store(phone="1", if_match=expected)
+def test_if_match_in_this_process(profile, store, if_match):
+    """It is an ``updatedAt``, or several."""
+    with pytest.raises(ServiceError, match="^profile-changed$"):
+        store(phone="1", if_match=if_match)
+    updated = store(phone="1", if_match=profile["updatedAt"])
+    assert store(phone="2", if_match=(OLD, updated["updatedAt"]))["phone"] == "2"
 
 
 def test_an_update_that_is_sent_again_does_not_meet_its_own_change(user, profile):

@@ -42,7 +42,7 @@ SCHEME = (
     "mysql://user:password@host/name, percent-encoded"
 )
 ENCODE = 'percent-encode "/", "?" and "#" in the user and the password'
-HOST = "has an invalid host or port, or the password is not percent-encoded"
+HOST = "has an invalid host or port, or characters that must be encoded"
 TLS = (
     "the options for TLS are ssl-mode (DISABLED, PREFERRED, REQUIRED, VERIFY_CA, "
     "VERIFY_IDENTITY) and ssl-ca (a file, not with DISABLED), each once"
@@ -84,7 +84,15 @@ REFUSED_URLS = {
 }
 
 
-@pytest.mark.parametrize(("usable", "workers"), [(1, 1), (3, 3), (64, 4), (None, 2)])
+@pytest.mark.parametrize(
+    ("usable", "workers"),
+    [
+        (1, 1),
+        (3, 3),
+        (64, 4),
+        (None, 2),
+    ],
+)
 def test_by_default_each_usable_core_has_a_worker_but_four_at_most(
     monkeypatch, usable, workers
 ):
@@ -125,7 +133,10 @@ def test_blanks_around_a_value_do_not_count(name, text, value):
     assert load({name: f" {text}  "})[name] == value
 
 
-@pytest.mark.parametrize("name", ["APPID", "PORT", "DATABASE_URL", *LISTS])
+@pytest.mark.parametrize(
+    "name",
+    ["APPID", "PORT", "DATABASE_URL", *LISTS],
+)
 def test_a_value_of_blanks_alone_is_refused(name):
     with pytest.raises(SettingError, match=f"^{name}="):
         load({name: "  "})
@@ -159,7 +170,10 @@ def test_a_field_that_is_required_and_optional_is_refused():
     assert str(caught.value) == f"OPTIONAL_PROFILE_FIELDS=dob,full-name: {reason}"
 
 
-@pytest.mark.parametrize(("url", "reason"), REFUSED_URLS.items())
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    REFUSED_URLS.items(),
+)
 def test_a_refusal_says_what_is_wrong_with_a_url_but_shows_nothing_of_it(url, reason):
     with pytest.raises(SettingError) as caught:
         load({"DATABASE_URL": url})
