@@ -81,8 +81,7 @@ def insert_account(appid=None, *, administrator=False, accountid=None):
 
     Raises invalid-appid.
     """
-    account, _ = insert_account_once(appid, accountid, administrator=administrator)
-    return account
+    return insert_account_once(appid, accountid, administrator=administrator)[0]
 
 
 @transaction

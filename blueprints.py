@@ -76,8 +76,7 @@ own_sessions_blueprint = Blueprint("own-sessions", __name__)
 
 @own_sessions_blueprint.get("/api/user/sessions")
 def own_sessions_endpoint():
-    active = request.args.get("active")
-    return send_listing(operations.own_listing, Session, active=active)
+    return send_listing(operations.own_listing, Session, "active")
 
 
 set_default_profile_blueprint = Blueprint("set-default-profile", __name__)
@@ -112,8 +111,7 @@ sessions_blueprint = Blueprint("sessions", __name__)
 
 @sessions_blueprint.get("/api/administrator/sessions")
 def sessions_endpoint():
-    active = request.args.get("active")
-    return send_listing(operations.application_listing, Session, active=active)
+    return send_listing(operations.application_listing, Session, "active")
 
 
 profiles_blueprint = Blueprint("profiles", __name__)
@@ -121,8 +119,7 @@ profiles_blueprint = Blueprint("profiles", __name__)
 
 @profiles_blueprint.get("/api/administrator/profiles")
 def profiles_endpoint():
-    email = request.args.get("email")
-    return send_listing(operations.application_listing, Profile, email=email)
+    return send_listing(operations.application_listing, Profile, "email")
 
 
 accounts_blueprint = Blueprint("accounts", __name__)
@@ -225,14 +222,17 @@ def call_own(operation, parameter):
     return operation(caller, request.args.get(parameter), appid=caller.appid)
 
 
-def send_listing(find, model, **filters):
+def send_listing(find_listing, model, *filters):
     """Return a response with a page of a listing, or with ``all`` of it.
 
-    ``find``: the operations' function that returns the Listing of the model's rows.
+    ``find_listing``: the operations' function that returns the Listing of the model's
+    rows. ``filters``: the names of the parameters that it takes, too.
     """
     query = request.args
     caller = read_caller()
-    listing = find(model, caller, query.get("accountid"), caller.appid, **filters)
+    values = {name: query.get(name) for name in filters}
+    accountid = query.get("accountid")
+    listing = find_listing(model, caller, accountid, caller.appid, **values)
     after = query.get("after")
     if query.get("all"):
         return send_all(select_all(listing, after))

@@ -65,10 +65,9 @@ def create_profile(
     Raises invalid-accountid, invalid-account, invalid-appid, invalid-body,
     invalid-idempotency-key, or a field's code.
     """
-    profile, _ = get_or_create_profile(
+    return get_or_create_profile(
         caller, accountid, body, appid, user_profile_fields, idempotency_key
-    )
-    return profile
+    )[0]
 
 
 def get_or_create_profile(
@@ -279,8 +278,7 @@ def create_account(caller, *, appid=None, idempotency_key=None):
     ``idempotency_key`` as in create_profile. Raises administrator-required,
     invalid-appid or invalid-idempotency-key.
     """
-    account, _ = get_or_create_account(caller, appid, idempotency_key)
-    return account
+    return get_or_create_account(caller, appid, idempotency_key)[0]
 
 
 def get_or_create_account(caller, appid=None, idempotency_key=None):
