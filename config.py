@@ -168,13 +168,15 @@ def url_error(reason):
 def parse_mysql_url(value):
     """Return the parts of a URL. Raises SettingError or ValueError."""
     url = urlsplit(value)
+    is_mysql = re.fullmatch(MYSQL_SCHEME, url.scheme)  # not postgres://u@h/d
+    if not is_mysql or not url.netloc:
+        raise url_error(URL_HELP)
     # An unencoded "/", "?" or "#" ends the host part, so the rest of the password, up
     # to its "@", is in a later part.
     if "@" in url.path + unquote(url.query) or url.fragment:
         raise url_error('percent-encode "/", "?" and "#" in the user and the password')
     name = unquote(url.path[1:])
-    is_mysql = re.fullmatch(MYSQL_SCHEME, url.scheme)  # not postgres://u@h/d
-    if not is_mysql or not url.netloc or not name or "/" in name:
+    if not name or "/" in name:
         raise url_error(URL_HELP)
     if not url.hostname or url.port == 0:
         raise ValueError

@@ -44,6 +44,8 @@ def update_profile(
     # transaction of the caller's own may not see.
     profile = get_own(Profile, caller, profileid, appid, lock=not is_stored)
     if not is_stored and not changes.items() <= profile.items():
+        if if_match is None:  # it did not exist yet
+            raise ServiceError("invalid-profileid", 404)
         raise ServiceError("profile-changed")
     return profile
 

@@ -137,14 +137,16 @@ def insert_locked(store, model, values):
     """Find out why insert() met an IntegrityError, while nobody changes the account.
 
     - The account was deleted after the caller was authenticated: invalid-accountid.
-    - The identifier exists, because the key was used before, or the INSERT was resent.
+    - The identifier exists, because the key was used before. If the INSERT was resent,
+      its first try has stored the object.
     - It existed and was deleted, or another process stored a row with the same id:
       store the row now.
     """
     lock_account(values["accountid"], values["appid"])
     existing = get_object_or_none(model, values[f"{model.TABLE}id"], lock=True)
     if existing:
-        return existing, False
+        was_resent = model.select().where(model.id == values["id"]).exists()
+        return existing, was_resent
     return store(model, values), True
 
 
@@ -157,20 +159,20 @@ def insert_default_profile(model, values):
 
 
 def insert_row(model, values):
-    """Store a row with these values, its id and its timestamps; return its object."""
+    """Add an id and timestamps to the values, store them, and return their object."""
     row_id = next_nanoseconds()
     created_at = timestamp(row_id)
-    row = values | {"id": row_id, "createdAt": created_at, "updatedAt": created_at}
+    values.update(id=row_id, createdAt=created_at, updatedAt=created_at)
     if model is Session:
-        row["lastVerifiedAt"] = created_at
+        values["lastVerifiedAt"] = created_at
         # After the clock was set back, row_id is in the future.
         begins_at = min(row_id, time.time_ns())
-        row["expiresAt"] = timestamp(begins_at + row["duration"] * 10**9)
-    names = ", ".join(row)
-    placeholders = ", ".join("?" for _ in row)
+        values["expiresAt"] = timestamp(begins_at + values["duration"] * 10**9)
+    names = ", ".join(values)
+    placeholders = ", ".join("?" for _ in values)
     sql = f"INSERT INTO {model.TABLE} ({names}) VALUES ({placeholders})"
-    run_sql(sql, *row.values())
-    return model.as_object([row.get(name) for name in model.COLUMNS])
+    run_sql(sql, *values.values())
+    return model.as_object([values.get(name) for name in model.COLUMNS])
 
 
 def select_page(listing, limit=None, offset=None, after=None):
@@ -183,13 +185,16 @@ def select_page(listing, limit=None, offset=None, after=None):
     limit = parse_number("limit", limit, settings()["PAGE_SIZE"])
     offset = parse_number("offset", offset, 0)
     position = find_position(listing, after)
+    skipped = 0
+    if listing.email is not None:  # only rows that match count for the offset
+        skipped, offset = offset, 0
+    end = skipped + limit
     # One more row tells whether another page follows.
-    objects, _ = select_rows(listing, position, min(limit + 1, MAX_INT64), offset)
-    page = objects[:limit]
+    objects, _ = select_rows(listing, position, min(end + 1, MAX_INT64), offset)
     next_after = None
-    if page and len(objects) > limit:
-        next_after = page[-1][f"{listing.model.TABLE}id"]
-    return find_matching(listing, page), next_after
+    if limit and len(objects) > end:
+        next_after = objects[end - 1][f"{listing.model.TABLE}id"]
+    return find_matching(listing, objects[:end])[skipped:], next_after
 
 
 def select_all(listing, after=None):
@@ -237,7 +242,7 @@ def select_rows(listing, position, limit, offset=0):
     if listing.model is Account:
         return select_accounts(listing.scope, position, limit, offset)
     if listing.email is not None:
-        return select_by_email(listing.scope, listing.email, position, limit, offset)
+        return select_by_email(listing.scope, listing.email, position, limit)
     return select_newest(listing, position, limit, offset)
 
 
@@ -276,7 +281,7 @@ def select_newest(listing, position, limit, offset):
     return fetch_objects(model, sql, *values, limit, offset)
 
 
-def select_by_email(scope, email, position, limit, offset):
+def select_by_email(scope, email, position, limit):
     """Return profiles that may have an address, newest first.
 
     The index of each column finds them; on MySQL it also ignores accents. Each column
@@ -292,10 +297,9 @@ def select_by_email(scope, email, position, limit, offset):
             ORDER BY id DESC LIMIT ?) AS by_{column}"""
         for column in EMAILS
     ]
-    sql = f"{' UNION '.join(selects)} ORDER BY id DESC LIMIT ? OFFSET ?"
-    end = min(limit + offset, MAX_INT64)
-    values = [*scope.values(), email, position, end]
-    return fetch_objects(Profile, sql, *values, *values, limit, offset)
+    sql = f"{' UNION '.join(selects)} ORDER BY id DESC LIMIT ?"
+    values = [*scope.values(), email, position, limit]
+    return fetch_objects(Profile, sql, *values, *values, limit)
 
 
 def each_equal(names, prefix=""):
@@ -311,7 +315,12 @@ def fetch_objects(model, sql, *values):
 
 
 def find_matching(listing, objects):
-    """Return the objects; of a search, only the profiles that have the address."""
+    """Return the objects; of a search, only the profiles that have the address.
+
+    Of active sessions, leave out those that have expired since they were selected.
+    """
+    if listing.active:
+        return [session for session in objects if not session["ended"]]
     if listing.email is None or not objects:
         return objects
     email = lower_ascii(listing.email)

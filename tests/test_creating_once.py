@@ -138,3 +138,20 @@ def test_an_index_of_a_host_that_refuses_a_profile(empty_database_url, make_app)
     with user.application.app_context():
         with pytest.raises(IntegrityError):
             create_profile(caller, user.accountid, ADA)
+
+
+@pytest.mark.parametrize("headers", [KEY, {}], ids=["key", "no key"])
+def test_a_create_whose_insert_was_resent_is_new(user, monkeypatch, headers):
+    """As after a lost connection. Its repeat is not new."""
+
+    def resend(sql, *values, run_sql=rows.run_sql):
+        if sql.startswith("INSERT"):
+            run_sql(sql, *values)
+        return run_sql(sql, *values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rows, "run_sql", resend)
+        created = user.create(ADA, headers=headers)
+    assert created.status_code == 201
+    repeated = user.create(ADA, headers=headers)
+    assert repeated.status_code == (200 if headers else 201)

@@ -298,6 +298,17 @@ def test_a_query_finds_a_part_of_12_rows_by_email(
         assert after == ada[end - 1]["profileid"]
 
 
+def test_an_offset_counts_the_rows_that_have_the_address(administrator):
+    """On MySQL, whose index ignores accents, as on SQLite."""
+    rows = fill(Profile, administrator.appid, 3)
+    for row, address in zip(rows, ("zoé@x.com", "zoe@x.com", "Zoe@x.com"), strict=True):
+        set_email(row, "displayEmail", address)
+    for offset in range(4):
+        found = administrator.get(f"{PROFILES}?email=zoe@x.com&offset={offset}")
+        assert found.json == (rows[1 + offset :] or None)
+        assert "Link" not in found.headers
+
+
 def test_a_search_passes_rows_that_have_a_similar_address(administrator):
     """On MySQL, whose index ignores accents: a page can be null and have a link."""
     rows = fill(Profile, administrator.appid, 210)

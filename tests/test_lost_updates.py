@@ -7,6 +7,7 @@ from service import UPDATE, assert_error, at_once, named, on_mysql
 
 import models
 import operations
+import rows
 from database import db
 from errors import ServiceError
 from operations import find_own_profile, update_profile
@@ -67,6 +68,14 @@ def test_an_update_of_a_profile_that_is_deleted_meanwhile(
     meanwhile(partial(user.delete, path))
     with pytest.raises(ServiceError, match="^invalid-profileid$"):
         store(phone="1")
+
+
+def test_an_update_of_a_profile_that_is_created_meanwhile(store, monkeypatch):
+    """With its key, after a deletion: the update did not find it."""
+    monkeypatch.setattr(rows, "update_profile_row", lambda *args: False)
+    with pytest.raises(ServiceError, match="^invalid-profileid$") as caught:
+        store(phone="1")
+    assert caught.value.status == 404
 
 
 @on_mysql

@@ -14,6 +14,8 @@ from service import (
     sign_in,
 )
 
+import models
+import rows
 from accounts import insert_session
 from database import db
 from errors import ServiceError
@@ -197,6 +199,19 @@ def test_list_own_sessions(reader):
 
 def ids(sessions):
     return [session["sessionid"] for session in sessions]
+
+
+def test_a_session_that_expires_while_it_is_listed_is_not_active(user, monkeypatch):
+    """The statement has read it, and an active session has not ended."""
+    insert_session(user.accountid, 1)
+    listed = rows.fetch_objects
+
+    def fetch_later(*args):
+        monkeypatch.setattr(models, "current_timestamp", lambda: "9999")
+        return listed(*args)
+
+    monkeypatch.setattr(rows, "fetch_objects", fetch_later)
+    assert list_own_sessions(user.caller, user.accountid, active=True) is None
 
 
 def test_active_sessions(user, administrator):

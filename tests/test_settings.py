@@ -51,6 +51,10 @@ CERTIFICATE = "cannot read a certificate from the ssl-ca file"
 REFUSED_URLS = {
     "postgres://u:secret@h/d": SCHEME,
     "secret": SCHEME,
+    "u:secret@h/d": SCHEME,
+    "jdbc:mysql://u:secret@h/d": SCHEME,
+    "mysql:/u:secret@h/d": SCHEME,
+    "sqlite:///x#y.db": SCHEME,
     "sqlite:///:memory:": SCHEME,
     "sqlite:///folder/": SCHEME,
     "sqlite:///x.db?": SCHEME,
