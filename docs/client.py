@@ -25,7 +25,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from hashlib import sha256
 from time import monotonic, sleep
@@ -75,9 +75,12 @@ class ServiceError(Exception):
     retry_after: str = ""
 
     def __str__(self) -> str:
-        parts = [self.code, f"status {self.status}"]
+        parts = [self.code]
+        if self.status:
+            parts.append(f"status {self.status}")
         parts += [f"{name}: {code}" for name, code in self.errors.items()]
-        parts.append(f"request {self.request_id}")
+        if self.request_id:
+            parts.append(f"request {self.request_id}")
         return ", ".join(parts)
 
 
@@ -126,12 +129,17 @@ def send(
     default = 5 if method == "GET" else 15
     timeout = os.environ.get("PROFILES_TIMEOUT") or default
     deadline = monotonic() + float(timeout)
+    losses = 0
     for wait in WAITS:
         try:
             return send_once(path, deadline, request)
         except ServiceError as error:
-            is_first_loss = error.code == "no-answer" and wait == 0
-            if not is_first_loss and error.status not in (502, 503, 504):
+            if error.code == "no-answer":
+                losses += 1
+                wait = 0
+            elif error.status not in (502, 503, 504):
+                raise
+            if losses > 1:
                 raise
             if error.retry_after.isdecimal():
                 wait = int(error.retry_after)
@@ -194,7 +202,7 @@ def administrate(method: str, path: str, **options: Any) -> Response:
         return send(method, f"administrator/{path}", token, **options)
     except ServiceError as error:
         if error.code in ("sign-in-required", "administrator-required"):
-            raise AdministratorTokenError(*error.args) from error
+            raise AdministratorTokenError(**asdict(error)) from error
         raise
 
 

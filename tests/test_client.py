@@ -17,7 +17,6 @@ from werkzeug.serving import make_server
 from werkzeug.wsgi import get_input_stream
 
 from models import Session, timestamp
-from validators import PROFILE_FIELDS
 
 pytestmark = [pytest.mark.long, on_sqlite]
 
@@ -292,7 +291,6 @@ def test_a_field_that_is_unknown(proxy, client, eve, name):
         with pytest.raises(ValueError, match=name):
             call(named("Eve") | {name: "x"}, "prof_0")
     assert proxy.sent == []
-    assert {*client.FIELDS} == {*PROFILE_FIELDS, "default", "duration"}
 
 
 def test_an_edit_of_a_profile_that_was_changed(proxy, client, eve):
@@ -456,7 +454,7 @@ def test_a_service_that_never_answers(
     with pytest.raises(client.ServiceError) as caught:
         eve.account()
     given_up.set()
-    assert str(caught.value) == "no-answer, status None, request None"
+    assert str(caught.value) == "no-answer"
     assert proxy.waits == waits
 
 
