@@ -4,8 +4,7 @@ Start the service, paste the two export lines that flask demo prints, and run:
 
     pip install requests && flask --app docs/shop.py run --port 5050
 
-The shop has its own users and passwords, in the file shop.db. To list all users, sign
-up, and set SHOP_ADMINISTRATOR to your user name before the shop starts again.
+Its users are in the file shop.db. SHOP_ADMINISTRATOR is the name of who may list them.
 """
 
 import os
@@ -18,8 +17,7 @@ from flask.typing import ResponseReturnValue
 from werkzeug.security import check_password_hash, generate_password_hash
 
 app = Flask(__name__)
-# Users can read their token in the cookie. A restart changes its key, which signs all
-# users out. Lax: browsers send other sites' forms without it, so those do nothing.
+# Users can read their token in the cookie. Lax: other sites' forms are sent without it.
 app.config.update(SECRET_KEY=token_urlsafe(), SESSION_COOKIE_SAMESITE="Lax")
 db = sqlite3.connect("shop.db", isolation_level=None, check_same_thread=False)
 # The service's lists have the accountid of a user, so it needs an index: UNIQUE is one.
@@ -38,7 +36,8 @@ PROFILE = """<h1>My profile</h1><form method="post">
 <input type="hidden" name="updatedAt" value="{{ (form or stored).updatedAt }}">
 {% for field, property in fields.items() %}<p>{{ field | replace("-", " ") }}
 <input name="{{ field }}" value="{{ form[field] if form else stored[property] or '' }}">
-{% if form %}{{ errors[field] }} (now {{ stored[property] }}){% endif %}</p>{% endfor %}
+{% if form %}{{ errors[field] | replace("-", " ") }}{% if stored %}
+(now {{ stored[property] }}){% endif %}{% endif %}</p>{% endfor %}
 <button>Save</button></form>
 <form method="post" action="/leave"><button>Delete my account</button></form>"""
 DEVICES = """<h1>My devices</h1><form method="post">{% for each in g.user.sessions() %}
@@ -71,9 +70,9 @@ def keep_token(response: Response) -> Response:
 
 @app.errorhandler(client.ServiceError)
 def show_error(error: client.ServiceError) -> ResponseReturnValue:
-    if isinstance(error, client.SignedOut):
+    if isinstance(error, client.SignedOut) or error.code == "invalid-accountid":
         session.clear()
-        return page(SIGN_IN, "Please sign in."), 401
+        return page(SIGN_IN, "Please sign in, or sign up."), 401
     app.logger.error(error)
     return page("", "Sorry, this doesn't work right now. Please try again soon."), 503
 
@@ -81,7 +80,7 @@ def show_error(error: client.ServiceError) -> ResponseReturnValue:
 @app.post("/sign-in")
 def sign_in() -> ResponseReturnValue:
     name, password = request.form["name"], request.form["password"]
-    if "is_new" in request.form:
+    if is_new := "is_new" in request.form:
         new_id = token_urlsafe()
         ids = [new_id, client.compute_accountid(new_id)]
         row = [name, generate_password_hash(password), *ids]
@@ -90,7 +89,8 @@ def sign_in() -> ResponseReturnValue:
     password_hash, user_id = db.execute(select, [name]).fetchone() or ("", "")
     if not check_password_hash(password_hash, password):
         return page(SIGN_IN, "Wrong password, or the name is not available."), 401
-    g.user = client.sign_up(user_id)  # creates the account or, if it exists, finds it
+    # Signing in creates no account, because the operator may have deleted it.
+    g.user = client.sign_up(user_id) if is_new else client.User(user_id)
     session.update(name=name, user_id=user_id)
     return redirect("/")
 

@@ -4,8 +4,9 @@ import re
 from html import unescape
 
 import pytest
-from service import ROOT, Served, execute, on_sqlite, sign_in
+from service import ROOT, Served, execute, on_sqlite, run, sign_in
 
+SHOPPERS = "SELECT accountid FROM account WHERE NOT administrator"
 pytestmark = [pytest.mark.long, on_sqlite]
 
 
@@ -73,12 +74,13 @@ def shop(service, tmp_path):
 def test_a_user_from_sign_up_to_leaving(shop):
     browser = Browser(shop)
     assert browser.status == 401
-    assert "Please sign in." in browser.html
+    assert "Please sign in" in browser.html
     browser.sign_up("eve")
     assert browser.inputs == {"updatedAt": "", "full-name": "", "contact-email": ""}
     browser.save("", "x")
-    assert "invalid-full-name" in browser.html
-    assert "invalid-contact-email" in browser.html
+    assert "invalid full name" in browser.html
+    assert "invalid contact email" in browser.html
+    assert "(now" not in browser.html
     assert browser.inputs["contact-email"] == "x"
     browser.save(' <b>"Eve"', "eve@example.com")
     assert "Saved." in browser.html
@@ -110,6 +112,20 @@ def test_a_stale_tab(shop):
     assert other.inputs["full-name"] == "Evi"
 
 
+def test_a_user_whom_the_operator_has_deleted(shop, service):
+    """Neither a request nor signing in creates the account again."""
+    browser = Browser(shop)
+    browser.sign_up("eve")
+    ((accountid,),) = execute(service.environment["DATABASE_URL"], SHOPPERS)
+    run(service, "delete-account", accountid)
+    browser.open("/")
+    assert browser.status == 401
+    browser.sign_in("eve")
+    assert browser.status == 401
+    browser.sign_up("eve")
+    assert browser.status == 200
+
+
 def test_devices(shop):
     laptop, phone, tablet = (Browser(shop) for _ in range(3))
     laptop.sign_up("eve")
@@ -133,8 +149,7 @@ def test_an_expired_session_is_renewed_once(shop, service):
     browser.sign_up("eve")
     url = service.environment["DATABASE_URL"]
     expire = "UPDATE session SET expiresAt = createdAt WHERE accountid IN "
-    users = "(SELECT accountid FROM account WHERE NOT administrator)"
-    execute(url, expire + users)
+    execute(url, f"{expire} ({SHOPPERS})")
     for _ in range(2):
         browser.open("/devices")
         assert len(browser.devices) == 1
