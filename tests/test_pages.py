@@ -22,6 +22,7 @@ README = PAGES["README"]
 API = PAGES["API"]
 PYTHON = PAGES["PYTHON"]
 CODE = {file.stem: file.read_text() for file in ROOT.glob("*.py")}
+CLIENT = (ROOT / "docs/client.py").read_text()
 DESCRIPTION = json.loads((ROOT / "openapi.json").read_text())
 OPERATIONS = [path for path in DESCRIPTION["paths"] if "/api/" in path]
 QUERY = {"accountid", "profileid", "sessionid", "limit", "offset", "after"}
@@ -66,8 +67,7 @@ def test_links(file):
 def test_version():
     version = DESCRIPTION["info"]["version"]
     assert f'\nversion = "{version}"\n' in (ROOT / "pyproject.toml").read_text()
-    client = (ROOT / "docs/client.py").read_text()
-    assert f'\n__version__ = "{version}"' in client
+    assert f'\n__version__ = "{version}"' in CLIENT
     assert version == re.search(r"\n## ([0-9.]+)", PAGES["CHANGELOG"])[1]  # the newest
     (text,) = re.findall(r"!\[(.*?)\]\(docs/page\.png\)", README)
     assert text.startswith(f"The page of version {version}:")  # taken anew
@@ -108,6 +108,12 @@ def test_fields():
     assert table(API, "Fields") == {
         name: row.property for name, row in PROFILE_FIELDS.items()
     }
+
+
+def test_fields_of_the_client():
+    """It refuses all others."""
+    listed = re.search(r"(?s)\nFIELDS = \((.*?)\)", CLIENT)[1]
+    assert {*re.findall("[a-z-]+", listed)} == {*PROFILE_FIELDS, "default", "duration"}
 
 
 def test_sample_of_a_whole_profile():
