@@ -75,7 +75,7 @@ def test_version():
 
 def test_lines_to_install():
     assert "\npip install -r requirements.txt && flask demo && flask run\n" in README
-    assert "\npip install -r requirements.txt && pytest\n" in README
+    assert "`pip install -r requirements.txt && pytest`" in README
 
 
 def test_settings():
