@@ -170,8 +170,9 @@ def list_administrators_command(appid):
 def find_accounts_command(email, appid):
     """Find accounts by e-mail address.
 
-    Prints each account with its profiles that have the address, newest first. The case
-    of ASCII letters is ignored. Other applications are not searched.
+    Prints each account with those of its profiles that have the address; the profiles
+    are newest first. The case of ASCII letters is ignored. Other applications are not
+    searched.
 
     Example: flask find-accounts ada@example.com
     """
@@ -356,7 +357,7 @@ flask run, and paste any of these lines into another terminal. Or send requests 
 page in a browser: click Authorize, and paste the tokens of the administrator and the user.
 {url}/
 
-# as a user: update-profile (the same values: only updatedAt changes), create-profile
+# as the user: update-profile with the same values, and create-profile
 curl -X PATCH {user} {form} '{url}/api/user/update-profile?profileid={profileid}'
 curl -X POST {user} {form} -d default=true '{url}/api/user/create-profile?accountid={owner}'
 
@@ -364,7 +365,7 @@ curl -X POST {user} {form} -d default=true '{url}/api/user/create-profile?accoun
 curl {admin} '{url}/api/administrator/sessions'
 curl {admin} '{url}/api/administrator/profiles?limit=2'
 
-# as the user again: the account's own profiles
+# as the user again: the profiles of this account
 curl {user} '{url}/api/user/profiles?accountid={owner}'
 
 # for docs/client.py: the sample in README, and the shop in docs/shop.py
