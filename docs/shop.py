@@ -4,7 +4,7 @@ Start the service, paste the two export lines that flask demo prints, and run:
 
     pip install requests && flask --app docs/shop.py run --port 5050
 
-Its users are in the file shop.db. SHOP_ADMINISTRATOR is the name of who may list them.
+Its users are in the file shop.db. The one named by SHOP_ADMINISTRATOR can list them.
 """
 
 import os
