@@ -127,9 +127,10 @@ def test_errors_of_sqlite(url):
 
 @on_mysql
 def test_errors_of_mysql(empty_database_url):
-    """A missing right, a wrong password, a missing database, and a wrong port."""
+    """A missing right, a wrong password or user, another database, and a wrong port."""
     with user_with(empty_database_url, "SELECT") as url:
         assert has_row(url)
         assert has_row(url.replace(":x@", ":wrong@"))
-        assert has_row(url.replace("profiles_test_", "missing_", 2))
+        assert has_row(url.replace("//profiles_test_", "//missing_"))
+        assert has_row(re.sub(r"/\w+(?=\?|$)", "/missing", url))
         assert has_row(re.sub("@[^/]*/", "@127.0.0.1:1/", url))
