@@ -1,250 +1,147 @@
-"""Accounts, their sessions, and the caller of a request.
+"""The operations on accounts. Each takes its caller first, and checks its rights."""
 
-No function here checks the rights of a caller: those of operations.py do.
-"""
-
-import re
-import time
-from collections import defaultdict, namedtuple
-from hashlib import sha256
+from collections import defaultdict
 from operator import itemgetter
-from secrets import token_hex
+from typing import Any
 
-from peewee import IntegrityError, chunked
+import peewee
+from peewee import chunked
 
-from config import settings
-from database import retry_on_conflict, run_sql, select_batches, transaction
+import lists
+import rows
+from callers import (
+    Caller,
+    administrator_scope,
+    get_accessible,
+    lock_target,
+    require_administrator,
+    require_operator,
+)
+from database import transaction
 from errors import ServiceError
-from models import (
-    Account,
-    Profile,
-    Session,
-    current_timestamp,
-    next_nanoseconds,
-    timestamp,
-)
-from rows import (
-    BATCH,
-    Listing,
-    get_object,
-    get_object_or_none,
-    insert,
-    lock_account,
-    read_all,
-    update_account,
-)
-from validators import APPID, matches, new_identifier
+from formats import identifier_for_key
+from lists import BATCH, Listing, Page, Paging
+from models import Account, Object, Profile, Session, next_timestamp
+from rows import Stored
+from sessions import create_session, end_sessions
 
-DEFAULT_DURATION = 28_800  # seconds: 8 hours
 ADMINISTRATOR_DURATION = 31_536_000  # seconds: a year
 
 
-# The account whose token a request has, and the session of the token.
-RequestCaller = namedtuple("RequestCaller", "accountid administrator appid sessionid")
-
-
-def resolve_appid(appid):
-    """Return the application of a call, by default the service's own.
-
-    Raises invalid-appid.
-    """
-    if appid is None:
-        return settings()["APPID"]
-    if not matches(APPID, appid):
-        raise ServiceError("invalid-appid")
-    return appid
-
-
-def authenticate(authorization, appid):
-    """Return the caller whose token an Authorization header has.
-
-    Raises sign-in-required, whose reason says why the session is not running.
-    """
-    reason = None
-    bearer = re.fullmatch("(?i:bearer) +([0-9a-f]{64})", authorization or "")
-    if bearer:
-        sql = """SELECT accountid, administrator, sessionid, expiresAt, endedAt
-            FROM session JOIN account USING (accountid, appid)
-            WHERE appid = ? AND tokenHash = ?"""
-        token_hash = sha256(bearer[1].encode()).hexdigest()
-        row = run_sql(sql, appid, token_hash).fetchone()
-        if row:
-            accountid, administrator, sessionid, expires_at, ended_at = row
-            if not ended_at and expires_at > current_timestamp():
-                return RequestCaller(accountid, bool(administrator), appid, sessionid)
-            reason = "ended" if ended_at else "expired"
-    raise ServiceError("sign-in-required", reason=reason)
-
-
-def insert_account(appid=None, *, administrator=False, accountid=None):
-    """Create an account. If there is one with this accountid, return it as it is.
-
-    Raises invalid-appid.
-    """
-    return insert_account_once(appid, accountid, administrator=administrator)[0]
-
-
 @transaction
-def insert_account_once(appid, accountid, *, administrator=False):
-    """Do what insert_account() does; return the account, and whether it is new."""
-    appid = resolve_appid(appid)
-    accountid = accountid or new_identifier("acct")
-    created_at = timestamp(next_nanoseconds())
-    is_new = True
+def create_account(
+    caller: Caller,
+    *,
+    appid: str | None = None,
+    idempotency_key: str | None = None,
+    administrator: bool = False,
+) -> Stored:
+    """Store a new account and return it, with ``profile`` as find_own_account does.
+
+    ``idempotency_key`` as in create_profile. Only the operator can create an
+    administrator. Raises administrator-required, invalid-appid or
+    invalid-idempotency-key.
+    """
+    appid = require_administrator(caller, appid)
+    if administrator:
+        require_operator(caller)
+    accountid = identifier_for_key("acct", idempotency_key, appid)
+    now = next_timestamp()
+    row = {
+        "accountid": accountid,
+        "appid": appid,
+        "administrator": administrator,
+        "profileid": None,
+        "createdAt": now,
+        "updatedAt": now,
+    }
     try:
-        # Even a failed INSERT locks the row, so nobody can delete the account before we
-        # read it.
-        Account.create(
-            accountid=accountid,
-            appid=appid,
-            administrator=administrator,
-            createdAt=created_at,
-            updatedAt=created_at,
-        )
-    except IntegrityError:
-        # The same key created the account before. A transaction of the caller's own
-        # does not see it if it began to read before that.
-        if not get_object_or_none(Account, accountid):
-            raise
-        is_new = False
-    return get_object(Account, accountid, appid), is_new
-
-
-@transaction
-def insert_administrator(appid=None, duration=ADMINISTRATOR_DURATION):
-    """Create an administrator and a session (duration in seconds), or neither.
-
-    Return the session with its token. Raises invalid-appid.
-    """
-    account = insert_account(appid, administrator=True)
-    return insert_session(account["accountid"], duration)
-
-
-@transaction
-def set_administrator(accountid, *, off=False):
-    """Make an account an administrator, or an ordinary one, and end its sessions.
-
-    Raises invalid-accountid.
-    """
-    account = get_object(Account, accountid, lock=True)
-    changes = update_account(accountid, {"administrator": not off})
-    close_sessions(accountid)
-    return account | changes
-
-
-def list_administrators(appid=None):
-    """Return the accounts that are administrators, the oldest first.
-
-    Raises invalid-appid.
-    """
-    in_application = Account.appid == resolve_appid(appid)
-    return accounts_object(read_accounts(in_application & Account.administrator))
-
-
-def find_accounts(email, appid=None):
-    """Return the accounts that have a profile with this address, the oldest first.
-
-    Each has those ``profiles``, newest first. The case of ASCII letters is ignored. An
-    empty address finds no account. Raises invalid-appid.
-    """
-    profiles = defaultdict(list)
-    scope = {"appid": resolve_appid(appid)}
-    for profile in read_all(Listing(Profile, scope, email)):
-        profiles[profile["accountid"]].append(profile)
-    accounts = []
-    for accountids in chunked(profiles, BATCH):
-        accounts += read_accounts(Account.accountid.in_(accountids))
-    for account in accounts:
-        account["profiles"] = profiles[account["accountid"]]
-    return accounts_object(accounts)
-
-
-def show_account(accountid, appid=None):
-    """Return an account, of any application unless ``appid`` is given.
-
-    It has all its ``profiles`` and ``sessions``, newest first. Raises
-    invalid-accountid.
-    """
-    account = get_object(Account, accountid, appid)
-    scope = {"appid": account["appid"], "accountid": accountid}
-    account["profiles"] = read_all(Listing(Profile, scope))
-    account["sessions"] = read_all(Listing(Session, scope))
+        account = rows.insert_now(Account, row)
+        account["profile"] = None
+    except peewee.IntegrityError:
+        # The same key has created it. Even the failed INSERT locks it, so nobody can
+        # delete it before it is read, as it is committed.
+        account = rows.get_object(Account, accountid, appid, lock=True)
+        profileid = account["profileid"]
+        account["profile"] = rows.find_object(Profile, profileid, lock=True)
     return account
 
 
-def read_accounts(condition):
-    """Return the accounts that meet a condition, in no order."""
-    rows = Account.select().where(condition).tuples()  # in the order of COLUMNS
-    return [Account.as_object(row) for row in rows]
+@transaction
+def create_administrator(
+    caller: Caller,
+    *,
+    appid: str | None = None,
+    duration: int | str | None = ADMINISTRATOR_DURATION,
+) -> Object:
+    """Create an administrator and its first session, or neither; return the session.
 
-
-def accounts_object(accounts):
-    """Return a list of accounts as commands print it, the oldest first."""
-    accounts.sort(key=itemgetter("createdAt", "accountid"))
-    return {"object": "accounts", "data": accounts}
-
-
-@retry_on_conflict
-def insert_session(accountid, duration):
-    """Create a session (duration in seconds); its token is returned only here.
-
-    Raises invalid-accountid.
+    ``duration`` in seconds. Raises administrator-required, invalid-appid or
+    invalid-duration.
     """
-    account = get_object(Account, accountid, lock=True)  # as it is committed
-    token = token_hex(32)
-    session = {
-        "sessionid": new_identifier("sess"),
-        "appid": account["appid"],
-        "accountid": accountid,
-        "duration": duration,
-        "tokenHash": sha256(token.encode()).hexdigest(),
-        "csrfToken": token_hex(32),
-    }
-    stored, _ = insert(Session, session)
-    return {"token": token, **stored}
+    account = create_account(caller, appid=appid, administrator=True)
+    accountid = account["accountid"]
+    return create_session(caller, accountid, appid=appid, duration=duration)
+
+
+def list_accounts(
+    caller: Caller,
+    *,
+    appid: str | None = None,
+    accountid: str | None = None,
+    **paging: Any,
+) -> Page | None:
+    """Return the application's accounts, ascending by accountid, as list_profiles does.
+
+    Each has ``profile``: its default profile, or None.
+    """
+    scope = administrator_scope(caller, accountid, appid)
+    return lists.read_list(Listing(Account, scope), Paging(**paging))
+
+
+def find_own_account(
+    caller: Caller, accountid: str | None, *, appid: str | None = None
+) -> Object:
+    """Return the caller's own account; its ``profile`` is the default profile, or None.
+
+    Raises invalid-accountid, invalid-account or invalid-appid.
+    """
+    return lists.read_account(get_accessible(Account, caller, accountid, appid))
 
 
 @transaction
-def close_session(sessionid):
-    """End a session at once, if it has not been ended; return it.
+def set_administrator(
+    caller: Caller,
+    accountid: str | None,
+    *,
+    appid: str | None = None,
+    off: bool = False,
+) -> Object:
+    """Make an account an administrator, or an ordinary one, and end its sessions.
 
-    Raises invalid-sessionid.
+    Raises administrator-required, invalid-appid or invalid-accountid.
     """
-    get_object(Session, sessionid)
-    mark_as_ended(Session.sessionid == sessionid)
-    return get_object(Session, sessionid, lock=True)  # as it is committed
+    appid = require_operator(caller, appid)
+    end_sessions(caller, accountid, appid=appid)
+    account = rows.get_object(Account, accountid, appid, lock=True)
+    rows.update_account(account["accountid"], {"administrator": not off})
+    return rows.get_object(Account, accountid, appid, lock=True)
 
 
 @transaction
-def close_sessions(accountid):
-    """End all sessions of an account at once; return how many were running.
+def delete_account(
+    caller: Caller, accountid: str | None, *, appid: str | None = None
+) -> Object:
+    """Delete an ordinary account, its profiles and its sessions; return how many.
 
-    Expired ones are marked as ended, too, so that a client doesn't renew them. Raises
-    invalid-accountid.
+    Raises administrator-required, invalid-appid, invalid-accountid or invalid-account.
     """
-    account = get_object(Account, accountid, lock=True)  # as it is committed
-    is_own = (Session.appid == account["appid"]) & (Session.accountid == accountid)
-    count = mark_as_ended(is_own & (Session.expiresAt > current_timestamp()))
-    mark_as_ended(is_own)
-    return {"object": "end", "count": count}
-
-
-def mark_as_ended(condition):
-    """Mark the sessions that meet a condition as ended; return how many changed."""
-    ended = Session.update(
-        endedAt=current_timestamp(), updatedAt=timestamp(next_nanoseconds())
-    )
-    return ended.where(condition, Session.endedAt.is_null()).execute()
-
-
-@transaction
-def erase_account(accountid):
-    """Delete an account, its profiles and its sessions, or nothing; return how many.
-
-    Raises invalid-accountid.
-    """
+    appid = require_administrator(caller, appid)
+    account = lock_target(caller, accountid, appid)
+    if account["administrator"]:  # not even the operator deletes one
+        raise ServiceError("invalid-account")
+    rows.block_inserts(account)
     counts = {"object": "deletion", "accountid": accountid}
-    appid = lock_account(accountid)["appid"]
     for model in (Profile, Session):
         is_own = (model.appid == appid) & (model.accountid == accountid)
         counts[f"{model.TABLE}s"] = model.delete().where(is_own).execute()
@@ -252,18 +149,58 @@ def erase_account(accountid):
     return counts
 
 
-def purge_sessions(days):
-    """Delete the sessions that ended or expired that many days ago, or more.
+def show_account(
+    caller: Caller, accountid: str | None, *, appid: str | None = None
+) -> Object:
+    """Return an account with all its ``profiles`` and ``sessions``, newest first.
 
-    It deletes a thousand at a time, so that others can write in between, and by their
-    ids, because MySQL locks each row that a DELETE reads. Return how many.
+    Raises administrator-required, invalid-appid or invalid-accountid.
     """
-    cutoff = timestamp(time.time_ns() - days * 86_400 * 10**9)
-    is_old = (Session.expiresAt <= cutoff) | (Session.endedAt <= cutoff)
-    old = Session.select(Session.id).where(is_old)
-    count = 0
-    for batch in select_batches(old, 1_000):
-        ids = [row[0] for row in batch]
-        deletion = Session.delete().where(Session.id.in_(ids))
-        count += retry_on_conflict(deletion.execute)()
-    return {"object": "purge", "count": count}
+    appid = require_operator(caller, appid)
+    account = rows.get_object(Account, accountid, appid)
+    scope = {"appid": appid, "accountid": account["accountid"]}
+    everything = Paging(all=True)
+    for model in (Profile, Session):
+        page = lists.read_list(Listing(model, scope), everything)
+        account[f"{model.TABLE}s"] = page or []
+    return account
+
+
+def find_accounts(caller: Caller, email: str, *, appid: str | None = None) -> Object:
+    """Return the accounts that have a profile with this address, the oldest first.
+
+    Each has those ``profiles``, newest first. The case of ASCII letters is ignored. An
+    empty address finds no account. Raises administrator-required or invalid-appid.
+    """
+    scope = {"appid": require_operator(caller, appid)}
+    matching = lists.read_list(Listing(Profile, scope, email=email), Paging(all=True))
+    profiles: dict[str, list[Object]] = defaultdict(list)
+    for profile in matching or []:
+        profiles[profile["accountid"]].append(profile)
+    accounts = []
+    for accountids in chunked(profiles, BATCH):
+        accounts += read_accounts(Account.accountid.in_(accountids))
+    for account in accounts:
+        account["profiles"] = profiles[account["accountid"]]
+    return sort_accounts(accounts)
+
+
+def list_administrators(caller: Caller, *, appid: str | None = None) -> Object:
+    """Return the accounts that are administrators, the oldest first.
+
+    Raises administrator-required or invalid-appid.
+    """
+    is_own = Account.appid == require_operator(caller, appid)
+    return sort_accounts(read_accounts(is_own & Account.administrator))
+
+
+def read_accounts(condition: Any) -> list[Object]:
+    """Return the accounts that meet a condition, in no order."""
+    selected: Any = Account.select().where(condition).dicts()
+    return [Account.as_object(row) for row in selected]
+
+
+def sort_accounts(accounts: list[Object]) -> Object:
+    """Return a list of accounts as commands print it, the oldest first."""
+    data = sorted(accounts, key=itemgetter("createdAt", "accountid"))
+    return {"object": "accounts", "data": data}

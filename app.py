@@ -5,10 +5,15 @@ import os
 import re
 import time
 import traceback
+from collections.abc import Mapping
+from contextlib import closing
 from secrets import token_hex
+from typing import Any
 
-from flask import Flask, current_app, has_request_context, request
+from flask import Flask, Response, current_app, has_request_context, request
+from flask.json.provider import DefaultJSONProvider
 from flask.logging import has_level_handler, wsgi_errors_stream
+from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import HTTPException, NotFound
 
 import config
@@ -16,10 +21,10 @@ from blueprints import BLUEPRINTS
 from commands import commands
 from database import db, init_database
 from errors import HTTP_CODES, ServiceError, as_line
-from models import create_tables
+from models import Object, create_tables
 from openapi import description, docs
 from outages import OUTAGES, is_outage, log_error, redact
-from validators import make_schema
+from validators import make_schemas
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -29,28 +34,19 @@ HEADERS = {
 ERROR_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "2"}}
 
 
-def create_app(overrides=None):
+def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
     """Return the service, set up by the environment and then the overrides.
 
     Raises SettingError.
     """
     overrides = overrides or {}
-    checked = config.load(os.environ | overrides)
+    checked = config.load({**os.environ, **overrides})
     app = Flask(__name__, static_folder=None)
     app.config.update(overrides, **checked)
-    app.config["PROFILE_SCHEMAS"] = {
-        creating: make_schema(
-            checked["USER_PROFILE_FIELDS"],
-            checked["OPTIONAL_PROFILE_FIELDS"],
-            checked["PROFILE_LENGTHS"],
-            creating=creating,
-        )
-        for creating in (True, False)
-    }
+    app.config["PROFILE_SCHEMAS"] = make_schemas(checked)
     # One byte more than a body may have: see read_bytes() in body.py.
     app.config["MAX_CONTENT_LENGTH"] = checked["MAXIMUM_POST_DATA_LENGTH"] + 1
-    app.json.sort_keys = False
-    app.json.ensure_ascii = False
+    app.json = ReadableJSON(app)
     app.url_map.merge_slashes = False  # a redirect would repeat the Host header
     logger = logging.getLogger(app.name)
     if not has_level_handler(logger):  # Flask, too, leaves it to handlers of a host
@@ -63,11 +59,23 @@ def create_app(overrides=None):
     app.register_error_handler(HTTPException, http_error)
     for outage in OUTAGES:
         app.register_error_handler(outage, database_error)
-    init_database(checked["DATABASE_URL"], create_tables)
+    init_database(checked["DATABASE_URL"])
+    try:
+        with closing(db):  # no connection may survive into forked processes
+            create_tables(db)
+    except OUTAGES as error:
+        log_error(logger, error)  # requests get a 503 until the tables can be read
     return app
 
 
-def check_path():
+class ReadableJSON(DefaultJSONProvider):
+    """JSON with properties in the API's order, and letters as they are."""
+
+    sort_keys = False
+    ensure_ascii = False
+
+
+def check_path() -> None:
     """Refuse a path that does not begin with exactly one slash.
 
     Flask would redirect an empty path to an address built from the Host header, and
@@ -77,7 +85,7 @@ def check_path():
         raise NotFound
 
 
-def add_headers(response):
+def add_headers(response: Response) -> Response:
     """Add the headers that each response has."""
     headers = HEADERS | {"X-Request-Id": get_request_id()}
     if response.direct_passthrough:  # a file of the page: browsers may keep it
@@ -86,10 +94,10 @@ def add_headers(response):
     return response
 
 
-def service_error(error):
+def service_error(error: ServiceError) -> tuple[Object, int, dict[str, str]]:
     """Return the error as its JSON body, with the header that its status asks for."""
     request.environ["profiles.code"] = error.code
-    body = {"object": "error", "message": error.code}
+    body: Object = {"object": "error", "message": error.code}
     if error.errors:
         body["errors"] = error.errors
     if error.reason:
@@ -97,16 +105,16 @@ def service_error(error):
     return body, error.status, ERROR_HEADERS.get(error.status, {})
 
 
-def http_error(error):
+def http_error(error: HTTPException) -> ResponseReturnValue:
     """Return an error that Flask itself raised, with its headers, such as Allow."""
-    code = HTTP_CODES.get(error.code, "bad-request")
+    code = HTTP_CODES.get(error.code or 400, "bad-request")
     body, status, _ = service_error(ServiceError(code, error.code))
     headers = dict(error.get_headers())
     del headers["Content-Type"]
     return body, status, headers
 
 
-def database_error(error):
+def database_error(error: Exception) -> ResponseReturnValue:
     """Return 503 for an outage. Flask logs any other error and returns 500."""
     if not is_outage(error):
         raise redact(error) from None
@@ -123,13 +131,13 @@ class LogFormatter(logging.Formatter):
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
 
-    def formatMessage(self, record):
+    def formatMessage(self, record: logging.LogRecord) -> str:
         """Return the line, whose message is printable, without its traceback."""
         request_id = get_request_id() if has_request_context() else "-"
         prefix = f"time={self.formatTime(record)} level={record.levelname}"
         return f"{prefix} request_id={request_id} {as_line(record.message)}"
 
-    def formatException(self, ei):
+    def formatException(self, ei: Any) -> str:
         """Return the traceback, with the message of each error as a printable line."""
         return "\n".join(
             chunk.rstrip() if chunk.startswith("  ") else as_line(chunk.strip())
@@ -137,14 +145,16 @@ class LogFormatter(logging.Formatter):
         )
 
 
-# It writes to the request's wsgi.errors, or else to standard error.
-log_handler = logging.StreamHandler(wsgi_errors_stream)
+stream: Any = wsgi_errors_stream  # of the request, or else standard error
+log_handler = logging.StreamHandler(stream)
 log_handler.setFormatter(LogFormatter())
 
 
-def get_request_id():
+def get_request_id() -> str:
     """Return the X-Request-Id of the request if it is valid, or else a new one."""
-    request_id = request.environ.get("HTTP_X_REQUEST_ID", "")
+    environ: Object = request.environ
+    request_id: str = environ.get("HTTP_X_REQUEST_ID", "")
     if not re.fullmatch("[A-Za-z0-9._-]{1,128}", request_id):
         request_id = token_hex(16)
-    return request.environ.setdefault("profiles.request_id", request_id)
+    request_id = environ.setdefault("profiles.request_id", request_id)
+    return request_id

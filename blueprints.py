@@ -1,297 +1,175 @@
 """One blueprint for each endpoint: HTTP in, one operation, JSON out.
 
-Helpers for listings and the caller are at the end; body.py reads the body.
+A view has the name of its operation. body.py reads the body.
 """
 
 import re
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import orjson
-from flask import Blueprint, Response, current_app, request
+from flask import Blueprint, Response, current_app, request, stream_with_context
+from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import HTTPException
 
-import operations
-from accounts import authenticate, resolve_appid
+import accounts
+import profiles
+import sessions
 from body import read_body
+from callers import SessionCaller, authenticate, resolve_appid
 from errors import ServiceError
-from models import Account, Profile, Session, check_tables
+from formats import is_identifier
+from lists import BATCH, Page, walk
+from models import Object, check_tables
 from outages import is_outage, log_error, redact
-from rows import select_all, select_page
-from validators import is_identifier
+from rows import Stored
 
-update_profile_blueprint = Blueprint("update-profile", __name__)
+View = TypeVar("View", bound=Callable[[], ResponseReturnValue])
+
+BLUEPRINTS: list[Blueprint] = []
 
 
-@update_profile_blueprint.patch("/api/user/update-profile")
-def update_profile_endpoint():
+def endpoint(method: str, path: str) -> Callable[[View], View]:
+    """Decorate a view: make it the endpoint of a blueprint, which has its name."""
+
+    def add_blueprint(view: View) -> View:
+        blueprint = Blueprint(view.__name__, __name__)
+        blueprint.add_url_rule(path, view_func=view, methods=[method])
+        BLUEPRINTS.append(blueprint)
+        return view
+
+    return add_blueprint
+
+
+@endpoint("PATCH", "/api/user/update-profile")
+def update_profile() -> ResponseReturnValue:
     caller, body = read_caller_and_body()
     profileid = request.args.get("profileid")
-    profile = operations.update_profile(
+    profile = profiles.update_profile(
         caller, profileid, body, appid=caller.appid, if_match=read_if_match()
     )
     return profile, entity_tag(profile)
 
 
-create_profile_blueprint = Blueprint("create-profile", __name__)
-
-
-@create_profile_blueprint.post("/api/user/create-profile")
-def create_profile_endpoint():
+@endpoint("POST", "/api/user/create-profile")
+def create_profile() -> ResponseReturnValue:
     caller, body = read_caller_and_body()
     accountid = request.args.get("accountid")
     key = request.headers.get("Idempotency-Key")
-    profile, is_new = operations.get_or_create_profile(
-        caller, accountid, body, caller.appid, idempotency_key=key
+    profile = profiles.create_profile(
+        caller, accountid, body, appid=caller.appid, idempotency_key=key
     )
-    return profile, 201 if is_new else 200, entity_tag(profile)
+    return profile, creation_status(profile), entity_tag(profile)
 
 
-own_account_blueprint = Blueprint("own-account", __name__)
+@endpoint("GET", "/api/user/account")
+def find_own_account() -> ResponseReturnValue:
+    caller = read_caller()
+    accountid = request.args.get("accountid")
+    return accounts.find_own_account(caller, accountid, appid=caller.appid)
 
 
-@own_account_blueprint.get("/api/user/account")
-def own_account_endpoint():
-    return call_own(operations.find_own_account, "accountid")
-
-
-own_profile_blueprint = Blueprint("own-profile", __name__)
-
-
-@own_profile_blueprint.get("/api/user/profile")
-def own_profile_endpoint():
-    profile = call_own(operations.find_own_profile, "profileid")
+@endpoint("GET", "/api/user/profile")
+def find_own_profile() -> ResponseReturnValue:
+    caller = read_caller()
+    profileid = request.args.get("profileid")
+    profile = profiles.find_own_profile(caller, profileid, appid=caller.appid)
     return profile, entity_tag(profile)
 
 
-own_profiles_blueprint = Blueprint("own-profiles", __name__)
+@endpoint("GET", "/api/user/profiles")
+def list_own_profiles() -> ResponseReturnValue:
+    return send_list(profiles.list_own_profiles, "accountid")
 
 
-@own_profiles_blueprint.get("/api/user/profiles")
-def own_profiles_endpoint():
-    return send_listing(operations.own_listing, Profile)
+@endpoint("GET", "/api/user/sessions")
+def list_own_sessions() -> ResponseReturnValue:
+    return send_list(sessions.list_own_sessions, "accountid", "active")
 
 
-own_sessions_blueprint = Blueprint("own-sessions", __name__)
+@endpoint("PATCH", "/api/user/set-default-profile")
+def set_default_profile() -> ResponseReturnValue:
+    caller = read_caller()
+    profileid = request.args.get("profileid")
+    return profiles.set_default_profile(caller, profileid, appid=caller.appid)
 
 
-@own_sessions_blueprint.get("/api/user/sessions")
-def own_sessions_endpoint():
-    return send_listing(operations.own_listing, Session, "active")
+@endpoint("DELETE", "/api/user/delete-profile")
+def delete_profile() -> ResponseReturnValue:
+    caller = read_caller()
+    profileid = request.args.get("profileid")
+    return profiles.delete_profile(caller, profileid, appid=caller.appid)
 
 
-set_default_profile_blueprint = Blueprint("set-default-profile", __name__)
-
-
-@set_default_profile_blueprint.patch("/api/user/set-default-profile")
-def set_default_profile_endpoint():
-    return call_own(operations.set_default_profile, "profileid")
-
-
-delete_profile_blueprint = Blueprint("delete-profile", __name__)
-
-
-@delete_profile_blueprint.delete("/api/user/delete-profile")
-def delete_profile_endpoint():
-    return call_own(operations.delete_profile, "profileid")
-
-
-end_session_blueprint = Blueprint("end-session", __name__)
-
-
-@end_session_blueprint.patch("/api/user/end-session")
-def end_session_endpoint():
+@endpoint("PATCH", "/api/user/end-session")
+def end_session() -> ResponseReturnValue:
     caller = read_caller()
     # Without a sessionid, the session of the token that was sent.
     sessionid = request.args.get("sessionid") or caller.sessionid
-    return operations.end_session(caller, sessionid, appid=caller.appid)
+    return sessions.end_session(caller, sessionid, appid=caller.appid)
 
 
-sessions_blueprint = Blueprint("sessions", __name__)
+@endpoint("GET", "/api/administrator/sessions")
+def list_sessions() -> ResponseReturnValue:
+    return send_list(sessions.list_sessions, "accountid", "active")
 
 
-@sessions_blueprint.get("/api/administrator/sessions")
-def sessions_endpoint():
-    return send_listing(operations.application_listing, Session, "active")
+@endpoint("GET", "/api/administrator/profiles")
+def list_profiles() -> ResponseReturnValue:
+    return send_list(profiles.list_profiles, "accountid", "email")
 
 
-profiles_blueprint = Blueprint("profiles", __name__)
+@endpoint("GET", "/api/administrator/accounts")
+def list_accounts() -> ResponseReturnValue:
+    return send_list(accounts.list_accounts, "accountid")
 
 
-@profiles_blueprint.get("/api/administrator/profiles")
-def profiles_endpoint():
-    return send_listing(operations.application_listing, Profile, "email")
-
-
-accounts_blueprint = Blueprint("accounts", __name__)
-
-
-@accounts_blueprint.get("/api/administrator/accounts")
-def accounts_endpoint():
-    return send_listing(operations.application_listing, Account)
-
-
-create_account_blueprint = Blueprint("create-account", __name__)
-
-
-@create_account_blueprint.post("/api/administrator/create-account")
-def create_account_endpoint():
+@endpoint("POST", "/api/administrator/create-account")
+def create_account() -> ResponseReturnValue:
     caller = read_caller()
     key = request.headers.get("Idempotency-Key")
-    account, is_new = operations.get_or_create_account(caller, caller.appid, key)
+    account = accounts.create_account(caller, appid=caller.appid, idempotency_key=key)
     request.environ["profiles.target"] = account["accountid"]
-    return account, 201 if is_new else 200
+    return account, creation_status(account)
 
 
-create_session_blueprint = Blueprint("create-session", __name__)
-
-
-@create_session_blueprint.post("/api/administrator/create-session")
-def create_session_endpoint():
+@endpoint("POST", "/api/administrator/create-session")
+def create_session() -> ResponseReturnValue:
     caller, body = read_caller_and_body()
-    accountid = read_target(caller)
-    session = operations.create_session(
-        caller, accountid, appid=caller.appid, duration=body.get("duration")
+    session = sessions.create_session(
+        caller, read_target(caller), appid=caller.appid, duration=body.get("duration")
     )
     return session, 201
 
 
-end_sessions_blueprint = Blueprint("end-sessions", __name__)
-
-
-@end_sessions_blueprint.patch("/api/administrator/end-sessions")
-def end_sessions_endpoint():
+@endpoint("PATCH", "/api/administrator/end-sessions")
+def end_sessions() -> ResponseReturnValue:
     caller = read_caller()
-    return operations.end_sessions(caller, read_target(caller), appid=caller.appid)
+    return sessions.end_sessions(caller, read_target(caller), appid=caller.appid)
 
 
-delete_account_blueprint = Blueprint("delete-account", __name__)
-
-
-@delete_account_blueprint.delete("/api/administrator/delete-account")
-def delete_account_endpoint():
+@endpoint("DELETE", "/api/administrator/delete-account")
+def delete_account() -> ResponseReturnValue:
     caller = read_caller()
-    return operations.delete_account(caller, read_target(caller), appid=caller.appid)
+    return accounts.delete_account(caller, read_target(caller), appid=caller.appid)
 
 
 HEALTHY = {"object": "health", "status": "ok"}
-health_blueprint = Blueprint("health", __name__)
 
 
-@health_blueprint.get("/health")
-def health_endpoint():
+@endpoint("GET", "/health")
+def health() -> ResponseReturnValue:
     check_tables()
     return HEALTHY
 
 
-live_blueprint = Blueprint("live", __name__)
-
-
-@live_blueprint.get("/live")
-def live_endpoint():
+@endpoint("GET", "/live")
+def live() -> ResponseReturnValue:
     return HEALTHY
 
 
-BLUEPRINTS = (
-    update_profile_blueprint,
-    create_profile_blueprint,
-    own_account_blueprint,
-    own_profile_blueprint,
-    own_profiles_blueprint,
-    own_sessions_blueprint,
-    set_default_profile_blueprint,
-    delete_profile_blueprint,
-    end_session_blueprint,
-    sessions_blueprint,
-    profiles_blueprint,
-    accounts_blueprint,
-    create_account_blueprint,
-    create_session_blueprint,
-    end_sessions_blueprint,
-    delete_account_blueprint,
-    health_blueprint,
-    live_blueprint,
-)
-
-
-def call_own(operation, parameter):
-    """Return the result of an operation on the caller's own row.
-
-    ``parameter``: the name of the query's parameter that holds the row's identifier.
-    """
-    caller = read_caller()
-    return operation(caller, request.args.get(parameter), appid=caller.appid)
-
-
-def send_listing(find_listing, model, *filters):
-    """Return a response with a page of a listing, or with ``all`` of it.
-
-    ``find_listing``: the operations' function that returns the Listing of the model's
-    rows. ``filters``: the names of the parameters that it takes, too.
-    """
-    query = request.args
-    caller = read_caller()
-    values = {name: query.get(name) for name in filters}
-    accountid = query.get("accountid")
-    listing = find_listing(model, caller, accountid, caller.appid, **values)
-    after = query.get("after")
-    if query.get("all"):
-        return send_all(select_all(listing, after))
-    limit = query.get("limit") or None
-    offset = query.get("offset") or None
-    objects, next_after = select_page(listing, limit, offset, after)
-    return send_page(objects, next_after)
-
-
-def send_page(objects, next_after):
-    """Return a page as JSON, with a link to the next page, if there is one."""
-    body = orjson.dumps(objects or None) + b"\n"
-    response = Response(body, mimetype="application/json")
-    if next_after:
-        parameters = {}
-        for name in ("accountid", "email", "active", "limit"):
-            if value := request.args.get(name):
-                parameters[name] = value
-        parameters["after"] = next_after
-        # A prefix is a host program's, or one that a proxy has stripped. Clients can
-        # send this header, too, but it changes nothing except their own Link.
-        stripped = request.headers.get("X-Forwarded-Prefix", "").rstrip("/")
-        path = quote((request.root_path or stripped) + request.path, "/%")
-        response.headers["Link"] = f'<{path}?{urlencode(parameters)}>; rel="next"'
-    return response
-
-
-def send_all(batches):
-    """Return the objects of all batches as JSON, which is sent batch by batch."""
-    chunks = json_chunks(batches)
-    first = next(chunks)  # an error here can still become a response
-    app = current_app._get_current_object()
-    body = log_late_error(first, chunks, app, request.environ)
-    return Response(body, mimetype="application/json")
-
-
-def json_chunks(batches):
-    """Yield the JSON of all objects of the batches, or null if there are none."""
-    separator = b"["
-    for objects in batches:
-        yield separator + orjson.dumps(objects)[1:-1]  # without its brackets
-        separator = b","
-    yield b"null\n" if separator == b"[" else b"]\n"
-
-
-def log_late_error(first, chunks, app, environ):
-    """Yield the chunks. Log an error, which can no longer become a response."""
-    yield first
-    try:
-        yield from chunks
-    except Exception as error:
-        code = "database-unavailable" if is_outage(error) else "internal-error"
-        environ["profiles.code"] = code
-        with app.request_context(environ):  # for the request_id of the line
-            log_error(app.logger, error)
-        raise redact(error) from None  # the server cuts the connection
-
-
-def read_caller():
+def read_caller() -> SessionCaller:
     """Return the caller of the request. Raises invalid-appid or sign-in-required."""
     environ = request.environ  # gunicorn.conf.py logs the names that are set here
     appid = resolve_appid(request.headers.get("X-Appid"))
@@ -302,7 +180,7 @@ def read_caller():
     return caller
 
 
-def read_caller_and_body():
+def read_caller_and_body() -> tuple[SessionCaller, dict[str, Any]]:
     """Return the caller and the body of the request.
 
     The body is received before the token is looked up, because the token may be ended
@@ -317,7 +195,15 @@ def read_caller_and_body():
     return read_caller(), body
 
 
-def read_if_match():
+def read_target(caller: SessionCaller) -> str | None:
+    """Return the accountid that the request names; log it for an administrator."""
+    accountid = request.args.get("accountid")
+    if caller.administrator and is_identifier("acct", accountid):
+        request.environ["profiles.target"] = accountid
+    return accountid
+
+
+def read_if_match() -> list[str] | None:
     """Return each updatedAt that If-Match names, or None if any profile will do.
 
     A weak or malformed tag matches nothing (RFC 9110, section 13.1.1).
@@ -329,14 +215,67 @@ def read_if_match():
     return [tag[1:-1] for tag in tags if re.fullmatch('"[^"]*"', tag)]
 
 
-def entity_tag(profile):
+def entity_tag(profile: Object) -> dict[str, str]:
     """Return the header that If-Match is compared with."""
     return {"ETag": f'"{profile["updatedAt"]}"'}
 
 
-def read_target(caller):
-    """Return the accountid that the request names; log it for an administrator."""
-    accountid = request.args.get("accountid")
-    if caller.administrator and is_identifier("acct", accountid):
-        request.environ["profiles.target"] = accountid
-    return accountid
+def creation_status(stored: Stored) -> int:
+    """Return 201, or 200 if an earlier request with the same key has stored it."""
+    return 201 if stored.is_new else 200
+
+
+def send_list(operation: Callable[..., Page | None], *filters: str) -> Response:
+    """Return a page of what an operation lists or, with ``all``, all of it.
+
+    ``filters``: the names of the parameters that this operation takes.
+    """
+    caller = read_caller()
+    query = request.args
+    arguments = {name: query.get(name) for name in ("after", *filters)}
+    if query.get("all"):
+        page = operation(caller, appid=caller.appid, limit=BATCH, **arguments)
+        chunks = stream_with_context(json_chunks(page))
+        return Response(chunks, mimetype="application/json")
+    for name in ("limit", "offset"):
+        arguments[name] = query.get(name) or None
+    page = operation(caller, appid=caller.appid, **arguments)
+    response = Response(orjson.dumps(page) + b"\n", mimetype="application/json")
+    if page and page.next_after:
+        response.headers["Link"] = link_to_next(page.next_after)
+    return response
+
+
+def json_chunks(page: Page | None) -> Iterator[bytes]:
+    """Yield the JSON of a page and all that follow it, page by page.
+
+    An error can no longer become a response, so it is logged here.
+    """
+    if not page:
+        yield b"null\n"
+        return
+    separator = b"["
+    try:
+        for objects in walk(page):
+            yield separator + orjson.dumps(objects)[1:-1]  # without its brackets
+            separator = b","
+    except Exception as error:
+        code = "database-unavailable" if is_outage(error) else "internal-error"
+        request.environ["profiles.code"] = code
+        log_error(current_app.logger, error)
+        raise redact(error) from None  # the server cuts the connection
+    yield b"]\n"
+
+
+def link_to_next(after: str) -> str:
+    """Return the header that points to the page after this identifier."""
+    parameters = {}
+    for name in ("accountid", "email", "active", "limit"):
+        if value := request.args.get(name):
+            parameters[name] = value
+    parameters["after"] = after
+    # A prefix is a host program's, or one that a proxy has stripped. Clients can send
+    # this header, too, but it changes nothing except their own Link.
+    stripped = request.headers.get("X-Forwarded-Prefix", "").rstrip("/")
+    path = quote((request.root_path or stripped) + request.path, "/%")
+    return f'<{path}?{urlencode(parameters)}>; rel="next"'

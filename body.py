@@ -1,22 +1,22 @@
 """The body of a request: a form or a JSON object, read as a dictionary."""
 
 from io import BytesIO
+from typing import Any
 from urllib.parse import parse_qsl
 
 import orjson
-from flask import request
+from flask import current_app, request
 from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.formparser import FormDataParser
 
-from config import settings
 from errors import ServiceError
 
 URLENCODED = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 
 
-def read_body():
+def read_body() -> dict[str, Any]:
     """Return the body, a form or a JSON object, as a dictionary.
 
     Without a body the dictionary is empty. Raises invalid-body, unsupported-media-type
@@ -39,7 +39,7 @@ def read_body():
     return body
 
 
-def parse_form(data):
+def parse_form(data: bytes) -> dict[str, str]:
     """Return the fields of a form, without its files.
 
     Raises ValueError for a form that is broken or not UTF-8. Flask's request.form would
@@ -62,7 +62,7 @@ def parse_form(data):
     return form
 
 
-def read_bytes():
+def read_bytes() -> bytes:
     """Return the bytes of the body. Raises invalid-body or RequestEntityTooLarge."""
     try:
         data = request.get_data()
@@ -72,7 +72,7 @@ def read_bytes():
         raise ServiceError("invalid-body") from error
     # Flask's own limit is one byte higher (see app.py), because Flask cuts a chunked
     # body at its limit without an error.
-    if len(data) > settings()["MAXIMUM_POST_DATA_LENGTH"]:
+    if len(data) > current_app.config["MAXIMUM_POST_DATA_LENGTH"]:
         raise RequestEntityTooLarge
     if len(data) < (request.content_length or 0):
         raise ServiceError("invalid-body")

@@ -3,43 +3,44 @@
 import json
 import os
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from typing import Any
 
 import click
+import peewee
 from flask import Blueprint, current_app
 
 import accounts
-import operations
-from accounts import ADMINISTRATOR_DURATION, DEFAULT_DURATION
-from config import MAX_INT32, example_body, parse_database_url
+import profiles
+import sessions
+from accounts import ADMINISTRATOR_DURATION
+from callers import OPERATOR, resolve_appid
 from database import ENGINES, db, select_batches
+from database_url import parse_database_url
 from errors import ServiceError, SettingError
-from models import (
-    MODELS,
-    Account,
-    add_missing,
-    check_tables,
-    create_tables,
-)
+from formats import APPID, MAX_INT32, identifier_for_key
+from models import MODELS, Object, add_missing, check_tables, create_tables
 from outages import OUTAGES, describe_error, is_outage, log_error
-from validators import APPID, identifier_for_key
+from sessions import DEFAULT_DURATION
+from validators import example_body
 
 commands = Blueprint("commands", __name__, cli_group=None)
 # What a command prints after the code of an error.
 EXPLANATIONS = {
     "invalid-account": "it is an administrator; first run set-administrator --off",
-    "invalid-accountid": "no such account",
+    "invalid-accountid": "the application has no such account",
     "invalid-appid": f"it must match {APPID}",
     "invalid-idempotency-key": "it must have 1 to 255 printable ASCII characters, "
     "and no blank at either end",
-    "invalid-sessionid": "no such session",
+    "invalid-sessionid": "the application has no such session",
 }
 
 
 class Command(click.Command):
     """A command that prints what its function returns, and an error as one line."""
 
-    def invoke(self, ctx):
+    def invoke(self, ctx: click.Context) -> None:
         db.connect_params.update(db.unlimited)
         try:
             result = super().invoke(ctx)
@@ -52,7 +53,7 @@ class Command(click.Command):
             click.echo(json.dumps(result))
 
 
-def report(error):
+def report(error: Exception) -> str:
     """Return why the configured database failed; log a defect, with its traceback."""
     if is_outage(error):
         return f"database-unavailable: {describe_error(error)}"
@@ -65,7 +66,7 @@ command = commands.cli.command
 accountid_argument = click.argument("accountid")
 
 
-def duration_option(default):
+def duration_option(default: int) -> Callable[..., Any]:
     """Return the option for the seconds that a session lasts."""
     return click.option(
         "--duration",
@@ -90,7 +91,9 @@ key_option = click.option(
 @appid_option
 @click.option("--administrator", is_flag=True, help="Make it an administrator.")
 @key_option
-def create_account_command(appid, administrator, key):
+def create_account_command(
+    appid: str | None, administrator: bool, key: str | None
+) -> Object:
     """Create an account and print it.
 
     With --key, it is the account that create-account returns to your product for this
@@ -100,17 +103,20 @@ def create_account_command(appid, administrator, key):
     """
     if administrator and key is not None:
         raise click.UsageError("--key creates an ordinary account")
-    accountid = identifier_for_key("acct", key, accounts.resolve_appid(appid))
-    return accounts.insert_account(
-        appid, administrator=administrator, accountid=accountid
+    account = accounts.create_account(
+        OPERATOR, appid=appid, idempotency_key=key, administrator=administrator
     )
+    del account["profile"]  # show-account prints profiles
+    return account
 
 
 @command()
 @click.argument("accountid", required=False)
 @key_option
 @appid_option
-def show_account_command(accountid, key, appid):
+def show_account_command(
+    accountid: str | None, key: str | None, appid: str | None
+) -> Object:
     """Print an account, its profiles and its sessions.
 
     Give either the ACCOUNTID or, as --key, your product's id for the user. Profiles and
@@ -120,16 +126,16 @@ def show_account_command(accountid, key, appid):
     """
     if (accountid is None) == (key is None):
         raise click.UsageError("give either ACCOUNTID or --key")
-    accountid = accountid or identifier_for_key(
-        "acct", key, accounts.resolve_appid(appid)
-    )
-    return accounts.show_account(accountid, appid)
+    if key is not None:
+        accountid = identifier_for_key("acct", key, resolve_appid(appid))
+    return accounts.show_account(OPERATOR, accountid, appid=appid)
 
 
 @command()
 @accountid_argument
+@appid_option
 @duration_option(DEFAULT_DURATION)
-def create_session_command(accountid, duration):
+def create_session_command(accountid: str, appid: str | None, duration: int) -> Object:
     """Create a session and print it with its token.
 
     Store the token, because it won't be shown again. Whoever has it can act for the
@@ -137,13 +143,13 @@ def create_session_command(accountid, duration):
 
     Example: flask create-session acct_9b1d4e6f8a2c7035 --duration 3600
     """
-    return accounts.insert_session(accountid, duration)
+    return sessions.create_session(OPERATOR, accountid, appid=appid, duration=duration)
 
 
 @command()
 @appid_option
 @duration_option(ADMINISTRATOR_DURATION)
-def create_administrator_command(appid, duration):
+def create_administrator_command(appid: str | None, duration: int) -> Object:
     """Create an administrator and print its first token.
 
     The token is part of a session. Store it, because it won't be shown again. If you
@@ -151,23 +157,23 @@ def create_administrator_command(appid, duration):
 
     Example: flask create-administrator
     """
-    return accounts.insert_administrator(appid, duration)
+    return accounts.create_administrator(OPERATOR, appid=appid, duration=duration)
 
 
 @command()
 @appid_option
-def list_administrators_command(appid):
+def list_administrators_command(appid: str | None) -> Object:
     """Print the accounts that are administrators.
 
     Example: flask list-administrators
     """
-    return accounts.list_administrators(appid)
+    return accounts.list_administrators(OPERATOR, appid=appid)
 
 
 @command()
 @click.argument("email")
 @appid_option
-def find_accounts_command(email, appid):
+def find_accounts_command(email: str, appid: str | None) -> Object:
     """Find accounts by e-mail address.
 
     Prints each account with those of its profiles that have the address; the profiles
@@ -176,37 +182,40 @@ def find_accounts_command(email, appid):
 
     Example: flask find-accounts ada@example.com
     """
-    return accounts.find_accounts(email, appid)
+    return accounts.find_accounts(OPERATOR, email, appid=appid)
 
 
 @command()
 @accountid_argument
+@appid_option
 @click.option("--off", is_flag=True, help="Make it an ordinary account again.")
-def set_administrator_command(accountid, off):
+def set_administrator_command(accountid: str, appid: str | None, off: bool) -> Object:
     """Make an account an administrator and print it.
 
     This ends its sessions, so create a new one afterwards with flask create-session.
 
     Example: flask set-administrator acct_9b1d4e6f8a2c7035
     """
-    return accounts.set_administrator(accountid, off=off)
+    return accounts.set_administrator(OPERATOR, accountid, appid=appid, off=off)
 
 
 @command()
 @click.argument("sessionid")
-def end_session_command(sessionid):
+@appid_option
+def end_session_command(sessionid: str, appid: str | None) -> Object:
     """End a session and print it.
 
     Its token is refused from then on. Ending it again changes nothing.
 
     Example: flask end-session sess_5c8e1f7a2b904d36
     """
-    return accounts.close_session(sessionid)
+    return sessions.end_session(OPERATOR, sessionid, appid=appid)
 
 
 @command()
 @accountid_argument
-def end_sessions_command(accountid):
+@appid_option
+def end_sessions_command(accountid: str, appid: str | None) -> Object:
     """End all sessions of an account.
 
     Prints how many were running. This signs a user out everywhere, or revokes all
@@ -214,12 +223,13 @@ def end_sessions_command(accountid):
 
     Example: flask end-sessions acct_9b1d4e6f8a2c7035
     """
-    return accounts.close_sessions(accountid)
+    return sessions.end_sessions(OPERATOR, accountid, appid=appid)
 
 
 @command()
 @accountid_argument
-def delete_account_command(accountid):
+@appid_option
+def delete_account_command(accountid: str, appid: str | None) -> Object:
     """Delete an account, its profiles and its sessions.
 
     Prints how many profiles and sessions there were. To delete an administrator, first
@@ -227,7 +237,7 @@ def delete_account_command(accountid):
 
     Example: flask delete-account acct_9b1d4e6f8a2c7035
     """
-    return operations.for_ordinary_account(accounts.erase_account, accountid, None)
+    return accounts.delete_account(OPERATOR, accountid, appid=appid)
 
 
 @command()
@@ -238,18 +248,18 @@ def delete_account_command(accountid):
     show_default=True,
     help="Keep the sessions that ended or expired in the last DAYS days.",
 )
-def purge_sessions_command(days):
+def purge_sessions_command(days: int) -> Object:
     """Delete old sessions and print how many.
 
     A session is old if it ended or expired at least DAYS days ago. Run this daily.
 
     Example: flask purge-sessions --days 7
     """
-    return accounts.purge_sessions(days)
+    return sessions.purge_sessions(OPERATOR, days)
 
 
 @command()
-def init_db_command():
+def init_db_command() -> Object:
     """Create missing tables, nullable columns and indexes.
 
     Prints the columns that it added, and fails if another column is missing. You can
@@ -265,7 +275,7 @@ def init_db_command():
 
 @command()
 @click.argument("database_url", envvar="TARGET_DATABASE_URL")
-def copy_database_command(database_url):
+def copy_database_command(database_url: str) -> Object:
     """Copy the configured database into an empty one. If that fails, copy nothing.
 
     The service can keep running, because the rows are copied as of one moment. If there
@@ -278,7 +288,7 @@ def copy_database_command(database_url):
         url = parse_database_url(database_url)
     except SettingError as error:
         raise click.ClickException(f"the target {error.message}") from None
-    target = ENGINES[url.engine](url)
+    target: Any = ENGINES[url.engine](url)
     target.connect_params.update(target.unlimited)
     total = sum(model.select().count() for model in MODELS)
     bar = click.progressbar(
@@ -302,7 +312,7 @@ def copy_database_command(database_url):
     return {"object": "copy", **counts}
 
 
-def read_rows():
+def read_rows() -> Iterator[tuple[Any, list[tuple[Any, ...]]]]:
     """Yield models, each with rows of its table, until all rows of one moment are read.
 
     Raises ClickException if the source fails. The error is caught here, because
@@ -311,28 +321,29 @@ def read_rows():
     try:
         with db.atomic(db.snapshot):
             for model in MODELS:
-                # Fewer would be slower. 250 rows of 64 KB take 40 MB.
+                # Fewer would be slower, and more would take much memory.
                 for rows in select_batches(model.select(), 250):
                     yield model, rows
     except OUTAGES as error:
         raise click.ClickException(report(error)) from None
 
 
-def insert_rows(target, model, rows):
+def insert_rows(
+    target: peewee.Database, model: Any, rows: list[tuple[Any, ...]]
+) -> None:
     """Insert rows, which are tuples in the order of the model's fields.
 
-    The driver's executemany() takes a third of the time of Peewee's insert_many().
-    PyMySQL's sends statements of up to 1 MB, or of one row, so that only a row that is
-    itself too long exceeds max_allowed_packet.
+    The driver's executemany() is faster than Peewee's insert_many(), and PyMySQL's
+    sends statements of up to 1 MB, or of one row, so that only a row that is itself too
+    long exceeds max_allowed_packet.
     """
-    names = model._meta.sorted_field_names
-    placeholders = ", ".join([target.param] * len(names))
-    sql = f"INSERT INTO {model.TABLE} ({', '.join(names)}) VALUES ({placeholders})"
+    insertion = model.insert(dict.fromkeys(model._meta.sorted_field_names))
+    sql, _ = target.get_sql_context().parse(insertion)
     target.cursor().executemany(sql, rows)
 
 
 @command()
-def demo_command():
+def demo_command() -> None:
     """Create a few accounts, and print lines to try them.
 
     Some lines call curl, and two set the variables of docs/client.py, which the sample
@@ -342,11 +353,13 @@ def demo_command():
     """
     body = example_body()
     for _ in range(3):  # the lines below are for the last one
-        owner = accounts.insert_account()["accountid"]
-        caller = Account.get_by_id(owner)  # an Account works as a caller
-        profileid = operations.create_profile(caller, owner, body)["profileid"]
-    user_session = accounts.insert_session(owner, DEFAULT_DURATION)
-    administrator_session = accounts.insert_administrator(duration=DEFAULT_DURATION)
+        owner = accounts.create_account(OPERATOR)["accountid"]
+        profileid = profiles.create_profile(OPERATOR, owner, body)["profileid"]
+    user_session = sessions.create_session(OPERATOR, owner)
+    administrator = accounts.create_account(OPERATOR, administrator=True)
+    administrator_session = sessions.create_session(
+        OPERATOR, administrator["accountid"]
+    )
     user = f"-H 'Authorization: Bearer {user_session['token']}'"
     admin = f"-H 'Authorization: Bearer {administrator_session['token']}'"
     url = f"http://127.0.0.1:{os.environ.get('FLASK_RUN_PORT', 5000)}"

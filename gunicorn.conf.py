@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from urllib.parse import quote
 
 from gunicorn.glogging import Logger
@@ -36,7 +37,7 @@ sendfile = False  # so that gunicorn counts the bytes it sends
 FIVE_SECONDS = struct.pack("ll", 5, 0)  # a struct timeval
 
 
-def when_ready(server):
+def when_ready(server: Any) -> None:
     """Limit how long a thread waits for a client; warn if there is no database."""
     for listener in server.LISTENERS:  # on Linux, its connections inherit both limits
         for limit in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
@@ -48,17 +49,16 @@ def when_ready(server):
         )
 
 
-def pre_fork(server, worker):
+def pre_fork(server: Any, worker: Any) -> None:
     """Choose the core that the fewest other workers have."""
     taken = [other.core for other in server.WORKERS.values()]
     worker.core = min(CORES, key=taken.count, default=None)
 
 
-def post_worker_init(worker):
+def post_worker_init(worker: Any) -> None:
     """Pin the worker to its core, if there is at least one worker for each core.
 
-    Its threads run one at a time anyway, and no longer pass Python's lock from core to
-    core: 3,678 requests a second instead of 2,347 with two workers on two cores.
+    Its threads run one at a time anyway, and so don't pass Python's lock between cores.
     """
     if CORES and len(CORES) <= workers:
         with suppress(OSError):  # the machine may allow no choice, or fewer by now
@@ -68,11 +68,10 @@ def post_worker_init(worker):
 class SharingWorker(ThreadWorker):
     """gunicorn's threaded worker, which leaves new connections to less busy workers."""
 
-    def accept(self, listener):
+    def accept(self, listener: Any) -> None:
         """Accept a connection, later if this worker has more of them than others.
 
-        Without this, one of two workers got all of eight kept connections in 41 of 60
-        trials, and the other was idle.
+        Otherwise one worker often gets all of a few kept connections.
         """
         if self.nr_conns < 10:  # many spread evenly by themselves, and would only wait
             time.sleep(self.nr_conns * 0.00002)
@@ -82,8 +81,10 @@ class SharingWorker(ThreadWorker):
 class LogfmtLogger(Logger):
     """Writes a line for each request, as logfmt, to standard output."""
 
-    def access(self, resp, req, environ, request_time):
-        """Write a request's log line. gunicorn's format would take 10 % longer.
+    def access(
+        self, resp: Any, req: Any, environ: dict[str, Any], request_time: timedelta
+    ) -> None:
+        """Write a request's log line.
 
         What a client can make long is cut, so a line has less than 4,096 bytes and two
         workers' lines never mix in a pipe. The end of X-Forwarded-For is kept, because
@@ -110,12 +111,12 @@ class LogfmtLogger(Logger):
         with suppress(OSError):  # standard output is closed, or its disk is full
             os.write(1, line.encode())
 
-    def warning(self, msg, *args, **kwargs):
+    def warning(self, msg: str, *args: Any, **kwargs: Any) -> None:
         """Log a warning, up to what it quotes of a request: it could be a token."""
         text = re.split("['\"]", msg)[0]
         super().warning(text, *args, **kwargs)
 
-    def exception(self, msg, *args, **kwargs):
+    def exception(self, msg: Any, *args: Any, **kwargs: Any) -> None:
         """Log a traceback, without the request's address, which may have a query.
 
         Leave out a client that stalled, and a list that broke off: it was logged.
@@ -124,7 +125,7 @@ class LogfmtLogger(Logger):
             super().exception(str(msg).split(" %s")[0], **kwargs)
 
 
-def quote_value(text):
+def quote_value(text: str | None) -> str:
     """Return the string as one word, percent-encoded where it must be; "-" if empty."""
     return quote(text or "-", "/:%,", "latin-1", "replace")
 

@@ -1,9 +1,11 @@
 """The tables, their rows as the API's objects, and the clock."""
 
 import time
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from threading import Lock
+from typing import Any
 
 import peewee
 from peewee import SQL, BigIntegerField, BooleanField, IntegerField, TextField
@@ -12,12 +14,14 @@ from playhouse.migrate import SchemaMigrator
 from database import db, retry_on_conflict
 from validators import PROFILE_FIELDS
 
+Object = dict[str, Any]  # an account, a profile or a session, as docs/API.md shows it
+
 EMAILS = ("contactEmail", "displayEmail")  # columns that a search reads, by an index
 latest = 0  # what next_nanoseconds() returned last
 latest_lock = Lock()
 
 
-def next_nanoseconds():
+def next_nanoseconds() -> int:
     """Return nanoseconds since 1970, UTC, for the id and the timestamps of a row.
 
     The current time, but at least one more than the last value, so the rows of a
@@ -31,13 +35,27 @@ def next_nanoseconds():
         return latest
 
 
-def timestamp(nanoseconds):
+def timestamp(nanoseconds: int) -> str:
     """Return ISO 8601, UTC, to the millisecond. Timestamps sort chronologically."""
-    utc_time = datetime.fromtimestamp(nanoseconds // 10**6 / 1000, UTC)
+    return iso_format(datetime.fromtimestamp(nanoseconds // 10**6 / 1000, UTC))
+
+
+def iso_format(utc_time: datetime) -> str:
     return utc_time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def current_timestamp():
+def next_timestamp() -> str:
+    """Return the timestamp of a change."""
+    return timestamp(next_nanoseconds())
+
+
+def timestamp_after(previous: str) -> str:
+    """Return the timestamp of a change that is later than the previous one."""
+    following = datetime.fromisoformat(previous) + timedelta(milliseconds=1)
+    return max(next_timestamp(), iso_format(following))
+
+
+def current_timestamp() -> str:
     """Return the clock's timestamp, to be compared with expiresAt and endedAt."""
     return timestamp(time.time_ns())
 
@@ -53,15 +71,43 @@ ACCOUNT_FOREIGN_KEY = SQL(
 )
 
 
-# as_object() takes the values of a model's COLUMNS, in this order, and returns the
-# object as the API has it. A UNIQUE constraint is also
-# an index: rows.py names some of them.
+class BaseModel(peewee.Model):
+    """A table.
+
+    ``KEY``: the column of the identifier, which begins with ``PREFIX``. ``OBJECT``: the
+    properties of the API's object, each with the value that it has if the row has none.
+    """
+
+    class Meta:
+        database = db
+
+    TABLE: str
+    KEY: str
+    PREFIX: str
+    OBJECT: Object
+
+    @classmethod
+    def as_object(cls, row: Mapping[str, Any]) -> Object:
+        """Return a row, given by column, as the API's object."""
+        return {name: row.get(name, empty) for name, empty in cls.OBJECT.items()}
 
 
-class Account(db.Model):
+# A UNIQUE constraint is also an index: lists.py names some of them.
+
+
+class Account(BaseModel):
     TABLE = "account"
+    KEY = "accountid"
     PREFIX = "acct"
-    COLUMNS = "accountid appid administrator profileid createdAt updatedAt".split()
+    OBJECT = {
+        "accountid": None,
+        "object": "account",
+        "appid": None,
+        "administrator": None,
+        "profileid": None,
+        "createdAt": None,
+        "updatedAt": None,
+    }
 
     accountid = AsciiField(primary_key=True)
     appid = AsciiField()
@@ -75,24 +121,18 @@ class Account(db.Model):
             SQL("CONSTRAINT account_appid_accountid UNIQUE (appid, accountid)")
         ]
 
-    @staticmethod
-    def as_object(row):
-        accountid, appid, administrator, profileid, created_at, updated_at = row
-        return {
-            "accountid": accountid,
-            "object": "account",
-            "appid": appid,
-            "administrator": bool(administrator),  # both databases store 0 or 1
-            "profileid": profileid,
-            "createdAt": created_at,
-            "updatedAt": updated_at,
-        }
+    @classmethod
+    def as_object(cls, row: Mapping[str, Any]) -> Object:
+        account = super().as_object(row)
+        account["administrator"] = bool(account["administrator"])  # stored as 0 or 1
+        return account
 
 
-class Profile(db.Model):
+class Profile(BaseModel):
     TABLE = "profile"
+    KEY = "profileid"
     PREFIX = "prof"
-    EMPTY = {  # as the API has a profile, without its values
+    OBJECT = {
         "profileid": None,
         "object": "profile",
         "appid": None,
@@ -102,14 +142,11 @@ class Profile(db.Model):
         "createdAt": None,
         "updatedAt": None,
     }
-    COLUMNS = [name for name in EMPTY if name not in ("object", "fields")]
 
     id = BigIntegerField(primary_key=True)  # when it was created, in ns: the order
+    profileid = AsciiField()
     appid = AsciiField()
     accountid = AsciiField()
-    createdAt = AsciiField()
-    updatedAt = AsciiField()
-    profileid = AsciiField()
     companyName = TextField(null=True)
     fullName = TextField(null=True)
     contactEmail = TextField(null=True)
@@ -120,6 +157,8 @@ class Profile(db.Model):
     location = TextField(null=True)
     dob = TextField(null=True)
     website = TextField(null=True)
+    createdAt = AsciiField()
+    updatedAt = AsciiField()
 
     class Meta:
         constraints = [
@@ -129,31 +168,37 @@ class Profile(db.Model):
             ACCOUNT_FOREIGN_KEY,
         ]
 
-    @staticmethod
-    def as_object(row):
-        profile = Profile.EMPTY.copy()
-        profile.update(zip(Profile.COLUMNS, row, strict=True))
-        return profile
 
-
-class Session(db.Model):
+class Session(BaseModel):
     TABLE = "session"
+    KEY = "sessionid"
     PREFIX = "sess"
-    COLUMNS = """sessionid appid accountid duration csrfToken expiresAt lastVerifiedAt
-        endedAt createdAt updatedAt""".split()
+    OBJECT = {
+        "sessionid": None,
+        "object": "session",
+        "appid": None,
+        "accountid": None,
+        "duration": None,
+        "csrfToken": None,
+        "expiresAt": None,
+        "lastVerifiedAt": None,
+        "ended": None,
+        "createdAt": None,
+        "updatedAt": None,
+    }
 
     id = BigIntegerField(primary_key=True)  # when it was created, in ns: the order
+    sessionid = AsciiField()
     appid = AsciiField()
     accountid = AsciiField()
-    createdAt = AsciiField()
-    updatedAt = AsciiField()
-    sessionid = AsciiField()
-    tokenHash = AsciiField()
     duration = IntegerField()  # seconds
     csrfToken = AsciiField()
+    tokenHash = AsciiField()
     expiresAt = AsciiField()
     lastVerifiedAt = AsciiField()
     endedAt = AsciiField(null=True)
+    createdAt = AsciiField()
+    updatedAt = AsciiField()
 
     class Meta:
         constraints = [
@@ -164,30 +209,19 @@ class Session(db.Model):
             ACCOUNT_FOREIGN_KEY,
         ]
 
-    @staticmethod
-    def as_object(row):
-        sessionid, appid, accountid, duration, csrf_token, expires_at, *rest = row
-        last_verified_at, ended_at, created_at, updated_at = rest
-        return {
-            "sessionid": sessionid,
-            "object": "session",
-            "appid": appid,
-            "accountid": accountid,
-            "duration": duration,
-            "csrfToken": csrf_token,
-            "expiresAt": expires_at,
-            "lastVerifiedAt": last_verified_at,
-            "ended": ended_at is not None or expires_at <= current_timestamp(),
-            "createdAt": created_at,
-            "updatedAt": updated_at,
-        }
+    @classmethod
+    def as_object(cls, row: Mapping[str, Any]) -> Object:
+        session = super().as_object(row)
+        has_expired = row["expiresAt"] <= current_timestamp()
+        session["ended"] = has_expired or row["endedAt"] is not None
+        return session
 
 
 MODELS = (Account, Profile, Session)  # in the order in which they can be filled
 
 
 @retry_on_conflict
-def create_tables(database):
+def create_tables(database: Any) -> None:
     """Create the missing tables.
 
     If none is missing, the right to create tables is not needed. The indexes of the
@@ -202,7 +236,7 @@ def create_tables(database):
         add_missing(database)
 
 
-def add_missing(database):
+def add_missing(database: Any) -> list[str]:
     """Add nullable columns and indexes that are missing; return names of the columns.
 
     An older version can serve meanwhile. Raises OperationalError, for example if
@@ -220,13 +254,13 @@ def add_missing(database):
     return [name for name in added if "." in name]
 
 
-def find_missing(database):
+def find_missing(database: Any) -> dict[str, Callable[[], Any]]:
     """Return what add_missing() adds: for each name, such as profile.dob, a function.
 
     An index with another name does not count, because on MySQL the search names it.
     """
     migrator = SchemaMigrator.from_database(database)
-    missing = {}
+    missing: dict[str, Callable[[], Any]] = {}
     for model in MODELS:
         existing = {column.name for column in database.get_columns(model.TABLE)}
         for field in model._meta.sorted_fields:
@@ -241,7 +275,7 @@ def find_missing(database):
     return missing
 
 
-def check_tables():
+def check_tables() -> None:
     """Read every column of each table. The error names a column that is missing."""
     for model in MODELS:
         model.select().first()

@@ -27,10 +27,10 @@ from werkzeug.datastructures import EnvironHeaders
 from werkzeug.test import Client
 
 from app import create_app
-from config import parse_database_url
 from database import db
+from database_url import parse_database_url
+from formats import new_identifier
 from models import MODELS, Account, timestamp
-from validators import new_identifier
 
 ROOT = Path(__file__).parent.parent
 UPDATE = "/api/user/update-profile"
@@ -69,13 +69,13 @@ class SignedIn(Client):
 
 def sign_in(service, *, administrator=False, appid=None):
     """A client with the token of a new account."""
-    options = ["--administrator"] * administrator
-    options += ["--appid", appid] if appid else []
-    account = run(service, "create-account", *options)
+    where = ["--appid", appid] if appid else []
+    kind = ["--administrator"] * administrator
+    account = run(service, "create-account", *kind, *where)
     client = SignedIn(service)
     client.accountid = account["accountid"]
     client.appid = account["appid"]
-    client.session = run(service, "create-session", client.accountid)
+    client.session = run(service, "create-session", client.accountid, *where)
     client.token = client.session["token"]
     client.headers = {"Authorization": f"Bearer {client.token}"}
     if appid:
@@ -235,8 +235,7 @@ def fill(model, appid, count, *, accountid=None):
         Account.insert(account).on_conflict_ignore().execute()
         for some in chunked(rows, 100):
             model.insert_many(some).execute()
-    shown = [[row.get(name) for name in model.COLUMNS] for row in reversed(rows)]
-    return [model.as_object(values) for values in shown]
+    return [model.as_object(row) for row in reversed(rows)]
 
 
 def new_row(model, moment, appid, accountid):

@@ -18,13 +18,19 @@ from service import (
 )
 from werkzeug.test import create_environ
 
-import accounts
-import operations
-from accounts import set_administrator
+from accounts import create_account, delete_account, find_own_account, set_administrator
+from callers import OPERATOR
 from database import db
 from errors import ServiceError
 from models import Session
-from operations import find_own_account
+from profiles import create_profile, list_profiles
+from sessions import (
+    create_session,
+    end_session,
+    end_sessions,
+    list_sessions,
+    purge_sessions,
+)
 
 ACCOUNT = "/api/administrator/create-account"
 SESSION = "/api/administrator/create-session?accountid="
@@ -55,7 +61,7 @@ def test_create_account_with_a_key_makes_one_of_an_application(administrator):
     key = "~ Key " + "x" * 249
     create = partial(administrator.post, ACCOUNT, headers={"Idempotency-Key": key})
     responses = at_once(*[create] * 10)
-    account = operations.create_account(administrator.caller, idempotency_key=key)
+    account = create_account(administrator.caller, idempotency_key=key)
     digest = sha256(f"{administrator.appid} {key}".encode()).hexdigest()
     assert account["accountid"] == f"acct_{digest[:16]}"
     assert sorted(each.status_code for each in responses) == [200] * 9 + [201]
@@ -105,17 +111,18 @@ def test_create_session_refuses_a_duration(administrator, user, duration):
 
 @pytest.mark.parametrize(
     "operation",
-    [operations.create_session, operations.end_sessions, operations.delete_account],
+    [create_session, end_sessions, delete_account],
 )
 def test_a_transaction_that_has_read_sees_a_promotion(administrator, user, operation):
     """What it read before is too old to decide for whom an administrator may act."""
     caller = administrator.caller
     with pytest.raises(ServiceError, match="^invalid-account$"), db.atomic():
         assert find_own_account(user.caller, user.accountid)["administrator"] is False
-        if db.index_hint:  # on SQLite no other writer is let in
-            at_once(partial(set_administrator, user.accountid))
+        if db.for_update:  # on SQLite no other writer is let in
+            promote = partial(set_administrator, OPERATOR, appid=user.appid)
+            at_once(partial(promote, user.accountid))
         else:
-            set_administrator(user.accountid)
+            set_administrator(OPERATOR, user.accountid)
         operation(caller, user.accountid)
 
 
@@ -176,7 +183,7 @@ def test_create_profile_whose_account_was_deleted_meanwhile(
     administrator.delete(DELETION + caller.accountid)
     body = named("late", default=default)
     with pytest.raises(ServiceError, match="^invalid-accountid$"):
-        operations.create_profile(caller, caller.accountid, body)
+        create_profile(caller, caller.accountid, body)
 
 
 @pytest.mark.parametrize(("method", "path"), FOUR)
@@ -214,12 +221,12 @@ def test_the_account_is_checked_before_the_duration(app, administrator, method, 
 @pytest.mark.parametrize(
     ("operation", "target"),
     [
-        (operations.list_profiles, []),
-        (operations.list_sessions, []),
-        (operations.create_account, []),
-        (operations.create_session, [UNKNOWN]),
-        (operations.end_sessions, [UNKNOWN]),
-        (operations.delete_account, [UNKNOWN]),
+        (list_profiles, []),
+        (list_sessions, []),
+        (create_account, []),
+        (create_session, [UNKNOWN]),
+        (end_sessions, [UNKNOWN]),
+        (delete_account, [UNKNOWN]),
     ],
 )
 def test_a_caller_has_rights_in_its_application_alone(administrator, operation, target):
@@ -233,8 +240,33 @@ def test_a_transaction_finds_what_it_does_not_see(administrator, user):
     with db.atomic():
         assert Session.select().count()
         at_once(partial(administrator.post, SESSION + user.accountid))
-        assert accounts.close_sessions(user.accountid)["count"] == 2
+        assert end_sessions(OPERATOR, user.accountid)["count"] == 2
         (created,) = at_once(partial(administrator.post, ACCOUNT))
         accountid = created.json["accountid"]
-        assert accounts.insert_session(accountid, 60)
-        assert set_administrator(accountid)["administrator"] is True
+        assert create_session(OPERATOR, accountid, duration=60)
+        assert set_administrator(OPERATOR, accountid)["administrator"] is True
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        partial(create_account, administrator=True),
+        partial(set_administrator, accountid=UNKNOWN),
+        partial(purge_sessions, days=30),
+    ],
+)
+def test_what_the_operator_alone_may_do(administrator, call):
+    with pytest.raises(ServiceError, match="^administrator-required$"):
+        call(administrator.caller)
+
+
+def test_the_operator_alone_acts_for_administrators(administrator):
+    caller, accountid = administrator.caller, administrator.accountid
+    for operation, target, options in (
+        (create_session, accountid, {"duration": 86_401}),
+        (end_session, administrator.session["sessionid"], {}),
+        (end_sessions, accountid, {}),
+    ):
+        with pytest.raises(ServiceError, match="^invalid-account$"):
+            operation(caller, target, **options)
+        assert operation(OPERATOR, target, **options)

@@ -35,11 +35,11 @@ from service import (
     stored,
 )
 
-from accounts import insert_account
-from config import parse_database_url
+from accounts import create_account, find_own_account
+from callers import OPERATOR
 from database import ENGINES, MySQL, db
+from database_url import parse_database_url
 from models import Profile, Session, create_tables, find_missing, timestamp
-from operations import find_own_account
 
 # Runs a command; prints the most memory that it used, in KB on Linux.
 MEASURE = """
@@ -96,8 +96,8 @@ def test_a_number_out_of_range(invoke, words):
     assert invoke(*words.split()).exit_code == 2
 
 
-NO_ACCOUNT = "invalid-accountid: no such account"
-NO_SESSION = "invalid-sessionid: no such session"
+NO_ACCOUNT = "invalid-accountid: the application has no such account"
+NO_SESSION = "invalid-sessionid: the application has no such session"
 BAD_APPID = "invalid-appid: it must match [A-Za-z0-9._-]{1,64}"
 BAD_KEY = (
     "invalid-idempotency-key: it must have 1 to 255 printable ASCII characters, "
@@ -186,28 +186,45 @@ def test_show_account(app, flask, database_url):
     """All of it, newest first, more than is read at once; nothing of other accounts."""
     shop = flask("create-account", "--key", "42", "--appid", "Shop")
     whole = shop | {"profiles": [], "sessions": []}
-    words = ("show-account", shop["accountid"])
+    words = ("show-account", shop["accountid"], "--appid", "Shop")
     assert flask(*words) == whole
     for client in (sign_in(app, appid="Shop"), sign_in(app)):
         client.create(named("Eve"))
     whole["profiles"] = fill(Profile, "Shop", 101, accountid=shop["accountid"])
     whole["sessions"] = fill(Session, "Shop", 101, accountid=shop["accountid"])
     assert flask(*words) == whole
-    assert flask(*words, "--appid", "Shop") == whole
     assert flask("show-account", "--key", "42", "--appid", "Shop") == whole
 
 
-@on_sqlite
-def test_show_account_of_another_application(fail, user):
-    line = fail("show-account", user.accountid, "--appid", "Shop")
-    assert line == f"Error: {NO_ACCOUNT}"
+@pytest.mark.parametrize(
+    "words",
+    [
+        "show-account ACCOUNT",
+        "create-session ACCOUNT",
+        "set-administrator ACCOUNT",
+        "end-session SESSION",
+        "end-sessions ACCOUNT",
+        "delete-account ACCOUNT",
+    ],
+)
+def test_an_identifier_of_another_application(app, fail, user, database_url, words):
+    """Without --appid, an application is the service's own, to any command."""
+    shop = sign_in(app, appid="Shop")
+    before = stored(database_url)
+    for client, options in ((shop, []), (user, ["--appid", "Shop"])):
+        own = words.replace("ACCOUNT", client.accountid)
+        own = own.replace("SESSION", client.session["sessionid"])
+        line = fail(*own.split(), *options)
+        assert line == f"Error: {NO_SESSION if 'SESSION' in words else NO_ACCOUNT}"
+    assert stored(database_url) == before
 
 
 def test_create_session(app, flask, database_url):
-    """It is of the application of its account. The token is not stored."""
+    """Its token is not stored."""
     shop = sign_in(app, administrator=True, appid="Shop")
     assert shop.session["duration"] == 28_800
-    session = flask("create-session", shop.accountid, "--duration", "60")
+    words = (shop.accountid, "--appid", "Shop", "--duration", "60")
+    session = flask("create-session", *words)
     assert [*session][0] == "token"
     token = session.pop("token")
     assert re.fullmatch("[0-9a-f]{64}", token)
@@ -305,7 +322,7 @@ def test_find_accounts_of_no_address(flask, user, email):
 def test_find_accounts_of_an_address_that_many_have(app, flask):
     """No statement has as many values as there are accounts."""
     db.connection().setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 120)
-    accounts = [insert_account()["accountid"] for _ in range(250)]
+    accounts = [create_account(OPERATOR)["accountid"] for _ in range(250)]
     for accountid in accounts:
         fill(Profile, app.config["APPID"], 1, accountid=accountid)
     Profile.update(contactEmail="ada@example.com").execute()
@@ -387,10 +404,9 @@ def peak_memory(url, *words):
 
 
 def test_delete_account(app, flask):
-    """In whatever application it is."""
     shop = sign_in(app, appid="Shop")
     shop.create(named("Ada"))
-    assert flask("delete-account", shop.accountid) == {
+    assert flask("delete-account", shop.accountid, "--appid", "Shop") == {
         "object": "deletion",
         "accountid": shop.accountid,
         "profiles": 1,

@@ -12,7 +12,7 @@ import rows
 from database import db
 from errors import ServiceError
 from models import Profile
-from operations import create_profile
+from profiles import create_profile
 
 ADA = named("Ada")
 KEY = {"Idempotency-Key": "key"}
@@ -116,14 +116,16 @@ def test_a_profile_that_another_deletes_between_two_tries(
     """A try finds it when it stores it. It is looked at again under a lock."""
     profileid = user.create(ADA, headers=KEY).json["profileid"]
 
-    def delete_first(*args, insert_locked=rows.insert_locked):
-        monkeypatch.setattr(rows, "insert_locked", insert_locked)
+    def delete_first(*args, block_inserts=rows.block_inserts):
+        monkeypatch.setattr(rows, "block_inserts", block_inserts)
+        db.rollback()
         at_once(partial(user.delete, f"{DELETION}?profileid={profileid}"))
         for _ in range(others):
             at_once(partial(user.create, ADA, headers=KEY))
-        return insert_locked(*args)
+        db.begin()
+        return block_inserts(*args)
 
-    monkeypatch.setattr(rows, "insert_locked", delete_first)
+    monkeypatch.setattr(rows, "block_inserts", delete_first)
     again = user.create(ADA, headers=KEY)
     assert again.status_code == status
     assert administrator.profiles() == [again.json]
@@ -141,17 +143,21 @@ def test_an_index_of_a_host_that_refuses_a_profile(empty_database_url, make_app)
 
 
 @pytest.mark.parametrize("headers", [KEY, {}], ids=["key", "no key"])
-def test_a_create_whose_insert_was_resent_is_new(user, monkeypatch, headers):
+def test_a_create_whose_insert_was_resent_is_new(
+    user, administrator, monkeypatch, headers
+):
     """As after a lost connection. Its repeat is not new."""
+    execute_sql = db.execute_sql
 
-    def resend(sql, *values, run_sql=rows.run_sql):
+    def resend(sql, params=None):
         if sql.startswith("INSERT"):
-            run_sql(sql, *values)
-        return run_sql(sql, *values)
+            execute_sql(sql, params)
+        return execute_sql(sql, params)
 
     with monkeypatch.context() as patch:
-        patch.setattr(rows, "run_sql", resend)
+        patch.setattr(db.obj, "execute_sql", resend)
         created = user.create(ADA, headers=headers)
     assert created.status_code == 201
+    assert administrator.profiles() == [created.json]
     repeated = user.create(ADA, headers=headers)
     assert repeated.status_code == (200 if headers else 201)

@@ -27,31 +27,31 @@ from service import (
     named,
     on_mysql,
     on_sqlite,
+    run,
     sign_in,
     user_with,
     wait_until,
 )
 
-import accounts
 import models
-import operations
-from config import parse_database_url
-from database import db, init_database, retry_on_conflict
+from accounts import create_account
+from database import db, retry_on_conflict
+from database_url import parse_database_url
 from errors import ServiceError
 from models import Account, Profile
-from operations import create_profile, list_profiles, update_profile
+from profiles import create_profile, list_profiles, update_profile
 
-# Eight processes that connect at once, when the first one closes the pipe.
+# Eight processes that start at once, when the first one closes the pipe.
 FIRST_STARTS = """
 import os
 from app import create_app
 from models import check_tables
-create_app()
 waiting, signal = os.pipe()
 for _ in range(8):
     if os.fork() == 0:
         os.close(signal)
         os.read(waiting, 1)
+        create_app()
         check_tables()
         os._exit(0)
 os.close(signal)
@@ -137,7 +137,7 @@ def test_every_profile_and_session_has_its_account(app, user, statement):
         db.execute_sql(f"{statement} WHERE accountid = '{user.accountid}'")
 
 
-def test_first_connections_at_once_create_every_table_once(empty_database_url):
+def test_first_starts_at_once_create_every_table_once(empty_database_url):
     done = subprocess.run(
         [sys.executable, "-c", FIRST_STARTS],
         cwd=ROOT,
@@ -150,36 +150,26 @@ def test_first_connections_at_once_create_every_table_once(empty_database_url):
     assert execute(empty_database_url, "SELECT * FROM account, profile, session") == []
 
 
-@on_sqlite
-def test_an_app_that_is_created_touches_no_database(make_app, tmp_path):
-    file = tmp_path / "profiles.db"
-    app = make_app(DATABASE_URL=f"sqlite:///{file}")
-    assert app.test_cli_runner().invoke(args=["--help"]).exit_code == 0
-    assert app.test_client().get("/openapi.json").status_code == 200
-    assert not file.exists()
-
-
-def test_a_first_connection_in_a_transaction_creates_the_tables(
+def test_an_app_creates_the_tables_and_leaves_no_connection(
     empty_database_url, make_app
 ):
-    with make_app(DATABASE_URL=empty_database_url).app_context(), db.atomic():
-        accountid = accounts.insert_account()["accountid"]
-    select = "SELECT accountid, administrator FROM account"
-    assert execute(empty_database_url, select) == [(accountid, 0)]
-
-
-def test_tables_that_were_not_created_are_created_by_the_next_connection(
-    empty_database_url,
-):
-    create_tables = Mock(side_effect=[peewee.OperationalError("no right"), None])
-    init_database(parse_database_url(empty_database_url), create_tables)
-    with pytest.raises(peewee.OperationalError, match="no right"):
-        db.connect()
+    """It would survive into forked processes."""
+    make_app(DATABASE_URL=empty_database_url)
     assert db.is_closed()
-    for _ in range(2):
-        db.connect()
-        db.close()
-    assert create_tables.call_count == 2
+    assert execute(empty_database_url, "SELECT * FROM account, profile, session") == []
+
+
+def test_tables_that_were_not_created_are_created_by_init_db(
+    empty_database_url, make_app, monkeypatch
+):
+    create_tables = Mock(side_effect=peewee.OperationalError("no right"))
+    with monkeypatch.context() as patch:
+        patch.setattr("app.create_tables", create_tables)
+        app = make_app(DATABASE_URL=empty_database_url)
+    client = app.test_client()
+    assert client.get("/health").status_code == 503
+    run(app, "init-db")
+    assert client.get("/health").status_code == 200
 
 
 @on_mysql
@@ -273,7 +263,7 @@ def test_a_deadlock_of_nested_transactions_is_repeated(app, user):
 def test_a_key_that_another_transaction_used_meanwhile(app, administrator):
     """What this transaction read before may not show the account."""
     caller = administrator.caller
-    create = partial(operations.create_account, caller, idempotency_key="key")
+    create = partial(create_account, caller, idempotency_key="key")
     with suppress(peewee.IntegrityError), db.atomic():
         assert Account.select().count()
         (created,) = at_once(in_context(create))

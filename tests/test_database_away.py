@@ -30,15 +30,16 @@ from service import (
     on_mysql,
     on_sqlite,
     repeating,
+    run,
     sign_in,
     wait_until,
 )
 
 from app import LogFormatter
-from config import parse_database_url
 from database import MySQL, db
-from operations import create_profile, list_profiles
+from database_url import parse_database_url
 from outages import OUTAGES, is_outage
+from profiles import create_profile, list_profiles
 
 long = pytest.mark.long
 # Carries bytes between its clients and a server: PROXY PORT HOST PORT.
@@ -109,11 +110,13 @@ def test_a_missing_folder_is_503_until_it_is_there(
     database_url, make_app, caplog, tmp_path
 ):
     file = tmp_path / "folder" / "x.db"
-    client = make_app(DATABASE_URL=f"sqlite:///{file}").test_client()
+    app = make_app(DATABASE_URL=f"sqlite:///{file}")
+    client = app.test_client()
     assert_unavailable(client.get("/health"))
-    assert caplog.text.count("OperationalError SQLITE_CANTOPEN\n") == 1
+    assert caplog.text.count("OperationalError SQLITE_CANTOPEN\n") == 2
     assert client.get("/live").json == {"object": "health", "status": "ok"}
     file.parent.mkdir()
+    run(app, "init-db")
     assert client.get("/health").json == {"object": "health", "status": "ok"}
     assert filemode(file.stat().st_mode) == "-rw-------"
 
@@ -301,6 +304,8 @@ def test_a_server_that_comes_cuts_connections_goes_and_hangs(
     service = start(url)
     assert_unavailable(service.get("/health"))
     come()
+    assert_unavailable(service.get("/health"))
+    run(service, "init-db")
     assert service.get("/health").status_code == 200
     client = sign_in(service, administrator=True)
     profileid = client.create(named("first")).json["profileid"]

@@ -9,8 +9,9 @@ import pytest
 from service import CREATE, UPDATE, sign_in
 
 from errors import ServiceError
-from operations import create_profile, update_profile
-from validators import PROFILE_FIELDS, check_address
+from formats import check_address
+from profiles import create_profile, update_profile
+from validators import PROFILE_FIELDS
 
 
 def described(app, *place):

@@ -16,7 +16,8 @@ import pytest
 from service import assert_error, run, sign_in
 
 from errors import ServiceError, SettingError
-from operations import create_profile, list_profiles, list_sessions, update_profile
+from profiles import create_profile, list_profiles, update_profile
+from sessions import list_sessions
 
 TIMESTAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 # The fields, in the order of update's rules: the rule, the property, and a value.

@@ -6,11 +6,10 @@ import pytest
 from service import UPDATE, assert_error, at_once, named, on_mysql
 
 import models
-import operations
 import rows
 from database import db
 from errors import ServiceError
-from operations import find_own_profile, update_profile
+from profiles import find_own_profile, update_profile
 
 PROFILE = "/api/user/profile"
 OLD = "2026-11-24T09:30:00.123Z"  # which no profile has as its updatedAt
@@ -41,15 +40,15 @@ def store(app, user, profile):
 
 @pytest.fixture
 def meanwhile(monkeypatch):
-    """Makes a call between the next update's statement and its read of the profile."""
+    """Makes a call after the next update's read of the profile, before its write."""
 
-    def arrange(call, get_own=operations.get_own):
-        def get_own_after_call(*args, **kwargs):
-            monkeypatch.setattr(operations, "get_own", get_own)
+    def arrange(call, replace_profile=rows.replace_profile):
+        def replace_after_call(*args):
+            monkeypatch.setattr(rows, "replace_profile", replace_profile)
             at_once(call)
-            return get_own(*args, **kwargs)
+            return replace_profile(*args)
 
-        monkeypatch.setattr(operations, "get_own", get_own_after_call)
+        monkeypatch.setattr(rows, "replace_profile", replace_after_call)
 
     return arrange
 
@@ -70,12 +69,17 @@ def test_an_update_of_a_profile_that_is_deleted_meanwhile(
         store(phone="1")
 
 
-def test_an_update_of_a_profile_that_is_created_meanwhile(store, monkeypatch):
-    """With its key, after a deletion: the update did not find it."""
-    monkeypatch.setattr(rows, "update_profile_row", lambda *args: False)
-    with pytest.raises(ServiceError, match="^invalid-profileid$") as caught:
-        store(phone="1")
-    assert caught.value.status == 404
+def test_an_update_never_has_the_tag_of_another(user, profile, store, meanwhile):
+    """The profile that an update returns is the one that it has stored."""
+    meanwhile(partial(store, website="https://example.com"))
+    assert store(phone="1")["website"] == "https://example.com"
+    first = find_own_profile(user.caller, profile["profileid"])
+    meanwhile(partial(store, website="https://example.org"))
+    with pytest.raises(ServiceError, match="^profile-changed$"):
+        store(phone="2", if_match=first["updatedAt"])
+    meanwhile(partial(store, phone="3"))
+    changed = find_own_profile(user.caller, profile["profileid"])
+    assert store(phone="3", if_match=changed["updatedAt"])["phone"] == "3"
 
 
 @on_mysql
@@ -92,12 +96,12 @@ def test_an_update_in_a_transaction_that_has_read(user, profile, store):
     assert find_own_profile(user.caller, profile["profileid"]) == updated
 
 
-def test_an_update_is_one_statement_and_a_read(user, store, monkeypatch):
+def test_an_update_is_a_read_and_one_statement(user, store, monkeypatch):
     events = []
     monkeypatch.setattr(db.obj, "query_hooks", [events.append])
     store(phone="1")
     statements = [event.sql.split()[0] for event in events]
-    assert statements[-2:] == ["UPDATE", "SELECT"]
+    assert statements[-2:] == ["SELECT", "UPDATE"]
     assert statements.count("UPDATE") == 1
 
 

@@ -16,19 +16,18 @@ from service import (
 
 import models
 import rows
-from accounts import insert_session
+from accounts import find_own_account
+from callers import OPERATOR
 from database import db
 from errors import ServiceError
-from operations import (
+from models import Session
+from profiles import (
     delete_profile,
-    end_session,
-    find_own_account,
     find_own_profile,
     list_own_profiles,
-    list_own_sessions,
-    list_sessions,
     set_default_profile,
 )
+from sessions import create_session, end_session, list_own_sessions, list_sessions
 
 ACCOUNT = "/api/user/account"
 PROFILE = "/api/user/profile"
@@ -38,6 +37,7 @@ DEFAULT = "/api/user/set-default-profile"
 DELETION = "/api/user/delete-profile"
 END = "/api/user/end-session"
 UNKNOWN = "acct_0123456789abcdef"
+OLD = "2026-11-24T09:30:00.123Z"
 
 
 @pytest.fixture(params=["ordinary", "administrator"])
@@ -156,7 +156,7 @@ def test_the_account_agrees_with_its_default_profile(user):
     delete = partial(user.delete, f"{DELETION}?profileid={old}")
 
     def change(event):
-        if "FROM account WHERE" in event.sql:
+        if 'FROM "account" AS "t1" WHERE' in event.sql.replace("`", '"'):
             db.query_hooks.clear()
             at_once(choose)
             at_once(delete)
@@ -172,7 +172,7 @@ def test_an_account_that_is_deleted_while_it_is_read(user, administrator):
     account = find_own_account(user.caller, user.accountid)
 
     def delete(event):
-        if "FROM account WHERE" in event.sql:
+        if 'FROM "account" AS "t1" WHERE' in event.sql.replace("`", '"'):
             db.query_hooks.clear()
             path = f"/api/administrator/delete-account?accountid={user.accountid}"
             at_once(partial(administrator.delete, path))
@@ -185,7 +185,7 @@ def test_an_account_that_is_deleted_while_it_is_read(user, administrator):
 def test_list_own_sessions(reader):
     """Newest first, as /api/user/profiles lists profiles."""
     sign_in(reader.application)
-    other = insert_session(reader.accountid, 60)
+    other = create_session(OPERATOR, reader.accountid, duration=60)
     del other["token"]
     path = own(OWN_SESSIONS, reader)
     newest = reader.get(f"{path}&limit=1")
@@ -203,14 +203,14 @@ def ids(sessions):
 
 def test_a_session_that_expires_while_it_is_listed_is_not_active(user, monkeypatch):
     """The statement has read it, and an active session has not ended."""
-    insert_session(user.accountid, 1)
-    listed = rows.fetch_objects
+    create_session(OPERATOR, user.accountid, duration=1)
+    to_object = rows.to_object
 
-    def fetch_later(*args):
+    def read_later(*args):
         monkeypatch.setattr(models, "current_timestamp", lambda: "9999")
-        return listed(*args)
+        return to_object(*args)
 
-    monkeypatch.setattr(rows, "fetch_objects", fetch_later)
+    monkeypatch.setattr(rows, "to_object", read_later)
     assert list_own_sessions(user.caller, user.accountid, active=True) is None
 
 
@@ -219,11 +219,12 @@ def test_active_sessions(user, administrator):
 
     In a walk, the cursor may have ended since.
     """
-    started = [insert_session(user.accountid, 60) for _ in range(3)]
+    started = [create_session(OPERATOR, user.accountid, duration=60) for _ in range(3)]
     running = [*ids(started[::-1]), user.session["sessionid"]]
     for _ in range(3):
-        insert_session(user.accountid, 0)  # expires at once
-        ended = insert_session(user.accountid, 60)
+        expired = create_session(OPERATOR, user.accountid)["sessionid"]
+        Session.update(expiresAt=OLD).where(Session.sessionid == expired).execute()
+        ended = create_session(OPERATOR, user.accountid, duration=60)
         user.patch(f"{END}?sessionid={ended['sessionid']}")
     reads = [
         partial(user.get, OWN_SESSIONS),
@@ -245,7 +246,7 @@ def test_active_sessions(user, administrator):
 
 def test_end_session(user):
     """One of the account's own; ended again, it is as it was."""
-    session = insert_session(user.accountid, 60)
+    session = create_session(OPERATOR, user.accountid, duration=60)
     del session["token"]
     time.sleep(0.002)  # timestamps are to the millisecond
     path = f"{END}?sessionid={session['sessionid']}"
@@ -271,7 +272,7 @@ def test_end_session_of_the_token_that_is_sent(user, query):
 @on_mysql
 def test_end_session_in_a_transaction_that_has_read(user):
     """What it read before shows a running session."""
-    sessionid = insert_session(user.accountid, 60)["sessionid"]
+    sessionid = create_session(OPERATOR, user.accountid, duration=60)["sessionid"]
     with db.atomic():
         assert list_own_sessions(user.caller, user.accountid)
         (ended,) = at_once(partial(user.patch, f"{END}?sessionid={sessionid}"))

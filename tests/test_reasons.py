@@ -70,8 +70,8 @@ def test_sqlite_has_names(sql, shown):
     assert describe_error(caught.value) == shown
 
 
-def test_the_errors_before_it_are_shown_once():
-    """Such as the one whose rollback failed, because the connection was lost."""
+def test_errors_are_shown_once_in_the_order_in_which_they_happened():
+    """The last one may be a rollback that failed because the connection was lost."""
     with pytest.raises(peewee.InterfaceError) as caught:
         try:
             raise peewee.OperationalError(2013, "Lost connection")
@@ -80,4 +80,4 @@ def test_the_errors_before_it_are_shown_once():
                 raise pymysql.OperationalError(*error.args)
             except pymysql.OperationalError:
                 raise peewee.InterfaceError(0, "") from None
-    assert describe_error(caught.value) == "InterfaceError 0, OperationalError 2013"
+    assert describe_error(caught.value) == "OperationalError 2013, InterfaceError 0"

@@ -12,7 +12,7 @@ from service import CREATE, UPDATE, assert_error, named, run, sign_in
 
 from app import LogFormatter, create_app, log_handler
 from errors import ServiceError
-from operations import create_profile
+from profiles import create_profile
 
 ADA = named("Ada")
 JSON = "application/json"

@@ -9,7 +9,8 @@ import pytest
 from service import ROOT, Served
 
 from app import create_app
-from config import SettingError, load, parse_database_url
+from config import SettingError, load
+from database_url import parse_database_url
 from validators import PROFILE_FIELDS
 
 CA = ssl.get_default_verify_paths().cafile

@@ -18,19 +18,13 @@ from service import (
     wait_until,
 )
 
-import accounts
-from accounts import set_administrator
+from accounts import delete_account, find_own_account, set_administrator
+from callers import OPERATOR
 from database import MySQL, db, select_batches
 from errors import ServiceError
 from models import Session
-from operations import (
-    create_profile,
-    create_session,
-    delete_account,
-    delete_profile,
-    find_own_account,
-    set_default_profile,
-)
+from profiles import create_profile, delete_profile, set_default_profile
+from sessions import create_session
 
 LEVELS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
 pytestmark = pytest.mark.parametrize(
@@ -72,7 +66,7 @@ def submit_blocked(pool, call):
 
 def waits_for_a_lock():
     """Whether a connection to the app's MySQL database waits for a lock."""
-    if not db.row_lock:
+    if not db.for_update:
         return False
     own = "SELECT id FROM information_schema.processlist WHERE db = %s"
     ids = {str(id) for (id,) in execute(mysql_url(), own, db.database)}
@@ -100,7 +94,7 @@ def are_running(client):
 
 def test_create_session_after_a_promotion(administrator, user):
     """It is refused, and leaves no session."""
-    promote = partial(set_administrator, user.accountid)
+    promote = partial(set_administrator, OPERATOR, user.accountid)
     create = partial(administrator.post, SESSION + user.accountid)
     assert follow(promote, create).status_code == 403
     assert are_running(user) == [False]
@@ -109,7 +103,7 @@ def test_create_session_after_a_promotion(administrator, user):
 def test_a_promotion_after_a_create_session(administrator, user):
     """It ends that session, too."""
     create = partial(create_session, administrator.caller, user.accountid)
-    follow(create, partial(set_administrator, user.accountid))
+    follow(create, partial(set_administrator, OPERATOR, user.accountid))
     assert are_running(user) == [False, False]
 
 
@@ -131,7 +125,7 @@ def test_create_profile_between_the_statements_of_a_deletion(user, monkeypatch):
     with Threads(1) as pool:
         with monkeypatch.context() as patch:
             patch.setattr(db.obj, "query_hooks", [create])
-            accounts.erase_account(user.accountid)
+            delete_account(OPERATOR, user.accountid)
         assert creating[0].result().json["message"] == "invalid-accountid"
 
 

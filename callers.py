@@ -1,0 +1,188 @@
+"""Who asks, and what they may do."""
+
+import re
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, NamedTuple, Protocol
+
+import peewee
+from flask import current_app
+
+import rows
+from database import run
+from errors import ServiceError
+from formats import APPID, is_identifier, matches
+from lists import Scope
+from models import Account, Object, Session, current_timestamp
+
+
+class Caller(Protocol):
+    """Who asks: any object with these two, such as an Account.
+
+    If it has an ``appid``, too, it has rights in that application alone.
+    """
+
+    @property
+    def accountid(self) -> str | None: ...
+
+    @property
+    def administrator(self) -> bool: ...
+
+
+class SessionCaller(NamedTuple):
+    """The account whose token a request has, and the session of the token."""
+
+    accountid: str
+    administrator: bool
+    appid: str
+    sessionid: str
+
+
+@dataclass
+class Operator:
+    """Whoever runs the commands: may do everything, in every application."""
+
+    accountid: None = None
+    administrator: bool = True
+
+
+OPERATOR = Operator()
+
+
+def authenticate(authorization: str | None, appid: str) -> SessionCaller:
+    """Return the caller whose token an Authorization header has.
+
+    Raises sign-in-required, whose reason says why the session is not running.
+    """
+    reason = None
+    bearer = re.fullmatch("(?i:bearer) +([0-9a-f]{64})", authorization or "")
+    if bearer:
+        token_hash = sha256(bearer[1].encode()).hexdigest()
+        row = run(select_by_token, appid=appid, token_hash=token_hash).fetchone()
+        if row:
+            accountid, administrator, sessionid, expires_at, ended_at = row
+            if not ended_at and expires_at > current_timestamp():
+                return SessionCaller(accountid, bool(administrator), appid, sessionid)
+            reason = "ended" if ended_at else "expired"
+    raise ServiceError("sign-in-required", reason=reason)
+
+
+def select_by_token(*, appid: Any, token_hash: Any) -> peewee.Query:
+    """Select a session with its account."""
+    is_own = (Account.appid == Session.appid) & (Account.accountid == Session.accountid)
+    return (
+        Session.select(
+            Session.accountid,
+            Account.administrator,
+            Session.sessionid,
+            Session.expiresAt,
+            Session.endedAt,
+        )
+        .join(Account, on=is_own)
+        .where(Session.appid == appid, Session.tokenHash == token_hash)
+    )
+
+
+def resolve_appid(appid: str | None) -> str:
+    """Return the application of a call, by default the service's own.
+
+    Raises invalid-appid.
+    """
+    if appid is None:
+        return str(current_app.config["APPID"])
+    if not matches(APPID, appid):
+        raise ServiceError("invalid-appid")
+    return appid
+
+
+def belongs_to(caller: Caller, appid: str) -> bool:
+    """Return whether the caller may act in the application."""
+    return getattr(caller, "appid", appid) == appid
+
+
+def is_operator(caller: Caller) -> bool:
+    """Return whether the caller is the one who runs the commands."""
+    return isinstance(caller, Operator)
+
+
+def require_operator(caller: Caller, appid: str | None = None) -> str:
+    """Return the application of a call, if the caller is the operator.
+
+    Raises administrator-required or invalid-appid.
+    """
+    if not is_operator(caller):
+        raise ServiceError("administrator-required")
+    return resolve_appid(appid)
+
+
+def require_administrator(caller: Caller, appid: str | None) -> str:
+    """Return the application of a call, if the caller is an administrator of it.
+
+    Raises administrator-required or invalid-appid.
+    """
+    appid = resolve_appid(appid)
+    if not caller.administrator or not belongs_to(caller, appid):
+        raise ServiceError("administrator-required")
+    return appid
+
+
+def lock_target(caller: Caller, accountid: Any, appid: str) -> Object:
+    """Lock the account for which an administrator acts; return it as it is committed.
+
+    Only the operator acts for an administrator, and the lock keeps the account from
+    becoming one meanwhile. Raises invalid-accountid or invalid-account.
+    """
+    account = rows.get_object(Account, accountid, appid, lock=True)
+    if account["administrator"] and not is_operator(caller):
+        raise ServiceError("invalid-account")
+    return account
+
+
+def get_accessible(
+    model: rows.Model,
+    caller: Caller,
+    identifier: Any,
+    appid: str | None,
+    *,
+    lock: bool = False,
+) -> Object:
+    """Return a row of the caller's own account; the operator may access every row.
+
+    ``lock`` as in get_object(). Raises what that raises, invalid-account or
+    invalid-appid.
+    """
+    appid = resolve_appid(appid)
+    row = rows.get_object(model, identifier, appid, lock=lock)
+    is_own = row["accountid"] == caller.accountid and belongs_to(caller, appid)
+    if not is_own and not is_operator(caller):
+        raise ServiceError("invalid-account")
+    return row
+
+
+def own_scope(caller: Caller, accountid: Any, appid: str | None) -> Scope:
+    """Return the scope of the rows of the caller's own account.
+
+    Raises invalid-accountid, invalid-account or invalid-appid.
+    """
+    scope = {"appid": resolve_appid(appid), "accountid": accountid}
+    # The account of a SessionCaller was just read, together with its token.
+    known = (
+        (caller.appid, caller.accountid) if isinstance(caller, SessionCaller) else ()
+    )
+    if known != (scope["appid"], accountid):
+        get_accessible(Account, caller, accountid, appid)
+    return scope
+
+
+def administrator_scope(caller: Caller, accountid: Any, appid: str | None) -> Scope:
+    """Return the scope of a list of an application, or of one of its accounts.
+
+    Raises administrator-required or invalid-appid.
+    """
+    scope = {"appid": require_administrator(caller, appid)}
+    if accountid:
+        # MySQL cannot compare some strings with ASCII columns, so whatever is not an
+        # accountid becomes an empty string, which no row has.
+        is_accountid = is_identifier(Account.PREFIX, accountid)
+        scope["accountid"] = accountid if is_accountid else ""
+    return scope

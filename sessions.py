@@ -1,0 +1,165 @@
+"""The operations on sessions. Each takes its caller first, and checks its rights."""
+
+import time
+from hashlib import sha256
+from secrets import token_hex
+from typing import Any
+
+import lists
+import rows
+from callers import (
+    Caller,
+    administrator_scope,
+    get_accessible,
+    is_operator,
+    lock_target,
+    own_scope,
+    require_administrator,
+    require_operator,
+)
+from database import retry_on_conflict, select_batches, transaction
+from errors import ServiceError
+from formats import MAX_INT32, new_identifier, parse_number
+from lists import Listing, Page, Paging
+from models import Object, Session, current_timestamp, next_timestamp, timestamp
+
+DEFAULT_DURATION = 28_800  # seconds: 8 hours
+MAXIMUM_DURATION = 86_400  # seconds: a day
+
+
+@transaction
+def create_session(
+    caller: Caller,
+    accountid: str | None,
+    *,
+    appid: str | None = None,
+    duration: int | str | None = None,
+) -> Object:
+    """Store a new session of an account and return it with its token.
+
+    ``duration``: 1 to 86400 seconds, by default 28800; the operator's can be longer.
+    The token is returned only here. Raises administrator-required, invalid-appid,
+    invalid-accountid, invalid-account or invalid-duration.
+    """
+    appid = require_administrator(caller, appid)
+    account = lock_target(caller, accountid, appid)
+    maximum = MAX_INT32 if is_operator(caller) else MAXIMUM_DURATION
+    seconds = parse_number(
+        "duration", duration, DEFAULT_DURATION, minimum=1, maximum=maximum
+    )
+    token = token_hex(32)
+    session = rows.new_row(
+        {
+            "sessionid": new_identifier("sess"),
+            "appid": appid,
+            "accountid": account["accountid"],
+            "duration": seconds,
+            "csrfToken": token_hex(32),
+            "tokenHash": sha256(token.encode()).hexdigest(),
+            "endedAt": None,
+        }
+    )
+    session["lastVerifiedAt"] = session["createdAt"]
+    # After the clock was set back, createdAt is in the future.
+    session["expiresAt"] = timestamp(
+        min(session["id"], time.time_ns()) + seconds * 10**9
+    )
+    return {"token": token, **rows.insert(Session, session)}
+
+
+def list_sessions(
+    caller: Caller,
+    *,
+    appid: str | None = None,
+    accountid: str | None = None,
+    active: Any = None,
+    **paging: Any,
+) -> Page | None:
+    """Return the application's sessions, newest first, or None if there are none.
+
+    ``accountid``: only sessions of this account. ``active``: if it is true, only those
+    that neither ended nor expired. ``paging``: see Paging in lists.py. Raises
+    administrator-required, invalid-appid, invalid-limit, invalid-offset or
+    invalid-after.
+    """
+    scope = administrator_scope(caller, accountid, appid)
+    listing = Listing(Session, scope, active=bool(active))
+    return lists.read_list(listing, Paging(**paging))
+
+
+def list_own_sessions(
+    caller: Caller,
+    accountid: str | None,
+    *,
+    appid: str | None = None,
+    active: Any = None,
+    **paging: Any,
+) -> Page | None:
+    """Return the sessions of the caller's own account, as list_sessions does.
+
+    Raises invalid-accountid, invalid-account, invalid-appid, invalid-limit,
+    invalid-offset or invalid-after.
+    """
+    scope = own_scope(caller, accountid, appid)
+    listing = Listing(Session, scope, active=bool(active))
+    return lists.read_list(listing, Paging(**paging))
+
+
+@transaction
+def end_session(
+    caller: Caller, sessionid: str | None, *, appid: str | None = None
+) -> Object:
+    """End a session of the caller's own account, if it has not ended; return it.
+
+    Only the operator ends an administrator's sessions. Raises invalid-account,
+    invalid-sessionid or invalid-appid.
+    """
+    if caller.administrator and not is_operator(caller):
+        raise ServiceError("invalid-account")
+    get_accessible(Session, caller, sessionid, appid)
+    mark_as_ended(Session.sessionid == sessionid)
+    # As it is committed: a transaction of the caller's own may see an older row.
+    return get_accessible(Session, caller, sessionid, appid, lock=True)
+
+
+@transaction
+def end_sessions(
+    caller: Caller, accountid: str | None, *, appid: str | None = None
+) -> Object:
+    """End all sessions of an account at once; return how many were running.
+
+    Expired ones are marked as ended, too, so that a client doesn't renew them. Raises
+    administrator-required, invalid-appid, invalid-accountid or invalid-account.
+    """
+    appid = require_administrator(caller, appid)
+    lock_target(caller, accountid, appid)
+    is_own = (Session.appid == appid) & (Session.accountid == accountid)
+    count = mark_as_ended(is_own & (Session.expiresAt > current_timestamp()))
+    mark_as_ended(is_own)
+    return {"object": "end", "count": count}
+
+
+def mark_as_ended(condition: Any) -> int:
+    """Mark the sessions that meet a condition as ended; return how many changed."""
+    ended = Session.update(endedAt=current_timestamp(), updatedAt=next_timestamp())
+    count: int = ended.where(condition, Session.endedAt.is_null()).execute()
+    return count
+
+
+def purge_sessions(caller: Caller, days: int) -> Object:
+    """Delete the sessions that ended or expired that many days ago, or more.
+
+    It deletes a thousand at a time, so that others can write in between, and by their
+    ids, because MySQL locks each row that a DELETE reads. Return how many. Raises
+    administrator-required.
+    """
+    require_operator(caller)
+    cutoff = timestamp(time.time_ns() - days * 86_400 * 10**9)
+    is_old = (Session.expiresAt <= cutoff) | (Session.endedAt <= cutoff)
+    old = Session.select(Session.id).where(is_old)
+    count = 0
+    for batch in select_batches(old, 1_000):
+        ids = [row[0] for row in batch]
+        deletion = Session.delete().where(Session.id.in_(ids))
+        count += retry_on_conflict(deletion.execute)()
+    return {"object": "purge", "count": count}
