@@ -12,8 +12,8 @@ import rows
 from callers import (
     Caller,
     administrator_scope,
-    get_accessible,
     lock_target,
+    own_scope,
     require_administrator,
     require_operator,
 )
@@ -106,7 +106,11 @@ def find_own_account(
 
     Raises invalid-accountid, invalid-account or invalid-appid.
     """
-    return lists.read_account(get_accessible(Account, caller, accountid, appid))
+    scope = own_scope(caller, accountid, appid)
+    page = lists.read_list(Listing(Account, scope), Paging(limit=1))
+    if not page:
+        raise ServiceError("invalid-accountid", 404)  # it was just deleted
+    return page[0]
 
 
 @transaction

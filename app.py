@@ -5,7 +5,6 @@ import os
 import re
 import time
 import traceback
-from collections.abc import Mapping
 from contextlib import closing
 from secrets import token_hex
 from typing import Any
@@ -34,13 +33,13 @@ HEADERS = {
 ERROR_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "2"}}
 
 
-def create_app(overrides: Mapping[str, Any] | None = None) -> Flask:
+def create_app(overrides: dict[str, Any] | None = None) -> Flask:
     """Return the service, set up by the environment and then the overrides.
 
     Raises SettingError.
     """
     overrides = overrides or {}
-    checked = config.load({**os.environ, **overrides})
+    checked = config.load(os.environ | overrides)
     app = Flask(__name__, static_folder=None)
     app.config.update(overrides, **checked)
     app.config["PROFILE_SCHEMAS"] = make_schemas(checked)
@@ -152,9 +151,7 @@ log_handler.setFormatter(LogFormatter())
 
 def get_request_id() -> str:
     """Return the X-Request-Id of the request if it is valid, or else a new one."""
-    environ: Object = request.environ
-    request_id: str = environ.get("HTTP_X_REQUEST_ID", "")
+    request_id = request.environ.get("HTTP_X_REQUEST_ID", "")
     if not re.fullmatch("[A-Za-z0-9._-]{1,128}", request_id):
         request_id = token_hex(16)
-    request_id = environ.setdefault("profiles.request_id", request_id)
-    return request_id
+    return str(request.environ.setdefault("profiles.request_id", request_id))

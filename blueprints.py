@@ -5,7 +5,7 @@ A view has the name of its operation. body.py reads the body.
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import orjson
@@ -25,7 +25,7 @@ from models import Object, check_tables
 from outages import is_outage, log_error, redact
 from rows import Stored
 
-View = TypeVar("View", bound=Callable[[], ResponseReturnValue])
+View = Callable[[], ResponseReturnValue]
 
 BLUEPRINTS: list[Blueprint] = []
 
@@ -65,16 +65,12 @@ def create_profile() -> ResponseReturnValue:
 
 @endpoint("GET", "/api/user/account")
 def find_own_account() -> ResponseReturnValue:
-    caller = read_caller()
-    accountid = request.args.get("accountid")
-    return accounts.find_own_account(caller, accountid, appid=caller.appid)
+    return call(accounts.find_own_account, "accountid")
 
 
 @endpoint("GET", "/api/user/profile")
 def find_own_profile() -> ResponseReturnValue:
-    caller = read_caller()
-    profileid = request.args.get("profileid")
-    profile = profiles.find_own_profile(caller, profileid, appid=caller.appid)
+    profile = call(profiles.find_own_profile, "profileid")
     return profile, entity_tag(profile)
 
 
@@ -90,16 +86,12 @@ def list_own_sessions() -> ResponseReturnValue:
 
 @endpoint("PATCH", "/api/user/set-default-profile")
 def set_default_profile() -> ResponseReturnValue:
-    caller = read_caller()
-    profileid = request.args.get("profileid")
-    return profiles.set_default_profile(caller, profileid, appid=caller.appid)
+    return call(profiles.set_default_profile, "profileid")
 
 
 @endpoint("DELETE", "/api/user/delete-profile")
 def delete_profile() -> ResponseReturnValue:
-    caller = read_caller()
-    profileid = request.args.get("profileid")
-    return profiles.delete_profile(caller, profileid, appid=caller.appid)
+    return call(profiles.delete_profile, "profileid")
 
 
 @endpoint("PATCH", "/api/user/end-session")
@@ -195,6 +187,12 @@ def read_caller_and_body() -> tuple[SessionCaller, dict[str, Any]]:
     return read_caller(), body
 
 
+def call(operation: Callable[..., Object], parameter: str) -> Object:
+    """Return what an operation returns for the caller and a parameter of the query."""
+    caller = read_caller()
+    return operation(caller, request.args.get(parameter), appid=caller.appid)
+
+
 def read_target(caller: SessionCaller) -> str | None:
     """Return the accountid that the request names; log it for an administrator."""
     accountid = request.args.get("accountid")
@@ -241,8 +239,8 @@ def send_list(operation: Callable[..., Page | None], *filters: str) -> Response:
         arguments[name] = query.get(name) or None
     page = operation(caller, appid=caller.appid, **arguments)
     response = Response(orjson.dumps(page) + b"\n", mimetype="application/json")
-    if page and page.next_after:
-        response.headers["Link"] = link_to_next(page.next_after)
+    if page and page.has_more:
+        response.headers["Link"] = link_after(page[-1][page.listing.model.KEY])
     return response
 
 
@@ -267,13 +265,13 @@ def json_chunks(page: Page | None) -> Iterator[bytes]:
     yield b"]\n"
 
 
-def link_to_next(after: str) -> str:
-    """Return the header that points to the page after this identifier."""
+def link_after(identifier: str) -> str:
+    """Return the header that points to the page after the row with this identifier."""
     parameters = {}
     for name in ("accountid", "email", "active", "limit"):
         if value := request.args.get(name):
             parameters[name] = value
-    parameters["after"] = after
+    parameters["after"] = identifier
     # A prefix is a host program's, or one that a proxy has stripped. Clients can send
     # this header, too, but it changes nothing except their own Link.
     stripped = request.headers.get("X-Forwarded-Prefix", "").rstrip("/")

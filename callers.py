@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import peewee
 from flask import current_app
@@ -22,14 +22,12 @@ class Caller(Protocol):
     If it has an ``appid``, too, it has rights in that application alone.
     """
 
-    @property
-    def accountid(self) -> str | None: ...
-
-    @property
-    def administrator(self) -> bool: ...
+    accountid: Any
+    administrator: bool
 
 
-class SessionCaller(NamedTuple):
+@dataclass
+class SessionCaller:
     """The account whose token a request has, and the session of the token."""
 
     accountid: str
@@ -42,8 +40,8 @@ class SessionCaller(NamedTuple):
 class Operator:
     """Whoever runs the commands: may do everything, in every application."""
 
-    accountid: None = None
-    administrator: bool = True
+    accountid = None
+    administrator = True
 
 
 OPERATOR = Operator()
@@ -89,7 +87,7 @@ def resolve_appid(appid: str | None) -> str:
     Raises invalid-appid.
     """
     if appid is None:
-        return str(current_app.config["APPID"])
+        return current_app.config["APPID"]
     if not matches(APPID, appid):
         raise ServiceError("invalid-appid")
     return appid
@@ -153,10 +151,14 @@ def get_accessible(
     """
     appid = resolve_appid(appid)
     row = rows.get_object(model, identifier, appid, lock=lock)
-    is_own = row["accountid"] == caller.accountid and belongs_to(caller, appid)
-    if not is_own and not is_operator(caller):
+    if not is_own(caller, row) and not is_operator(caller):
         raise ServiceError("invalid-account")
     return row
+
+
+def is_own(caller: Caller, row: Object) -> bool:
+    """Return whether a row is of the caller's own account."""
+    return row["accountid"] == caller.accountid and belongs_to(caller, row["appid"])
 
 
 def own_scope(caller: Caller, accountid: Any, appid: str | None) -> Scope:
@@ -165,11 +167,8 @@ def own_scope(caller: Caller, accountid: Any, appid: str | None) -> Scope:
     Raises invalid-accountid, invalid-account or invalid-appid.
     """
     scope = {"appid": resolve_appid(appid), "accountid": accountid}
-    # The account of a SessionCaller was just read, together with its token.
-    known = (
-        (caller.appid, caller.accountid) if isinstance(caller, SessionCaller) else ()
-    )
-    if known != (scope["appid"], accountid):
+    # The account of a token was just read with it.
+    if not isinstance(caller, SessionCaller) or not is_own(caller, scope):
         get_accessible(Account, caller, accountid, appid)
     return scope
 

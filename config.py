@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from database_url import parse_database_url
@@ -30,7 +29,7 @@ NUMBERS = {  # each setting's minimum value, its maximum, and its default
 REQUIRED_FIELDS = ("contact-email", "full-name")  # by default
 
 
-def load(variables: Mapping[str, Any]) -> dict[str, Any]:
+def load(variables: dict[str, Any]) -> dict[str, Any]:
     """Return the checked settings. Raises SettingError.
 
     An empty variable counts as not set. Spaces around a value are ignored.
@@ -57,7 +56,7 @@ def load(variables: Mapping[str, Any]) -> dict[str, Any]:
     return checked | checked_fields(values)
 
 
-def checked_lengths(numbers: Mapping[str, int]) -> Lengths:
+def checked_lengths(numbers: dict[str, int]) -> Lengths:
     """Return the minimum and maximum length, in characters, of each field with bounds.
 
     Raises SettingError.
@@ -73,7 +72,7 @@ def checked_lengths(numbers: Mapping[str, int]) -> Lengths:
     return lengths
 
 
-def checked_fields(values: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+def checked_fields(values: dict[str, str]) -> dict[str, tuple[str, ...]]:
     """Return both lists of fields, each as a tuple of names. Raises SettingError."""
     optional = split_names("OPTIONAL_PROFILE_FIELDS", values, ())
     default = tuple(name for name in REQUIRED_FIELDS if name not in optional)
@@ -85,7 +84,7 @@ def checked_fields(values: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
 
 
 def split_names(
-    variable: str, values: Mapping[str, str], default: tuple[str, ...]
+    variable: str, values: dict[str, str], default: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Return the names in the value of a variable. Raises SettingError."""
     if variable not in values:

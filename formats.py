@@ -4,6 +4,7 @@ import re
 from datetime import date, time
 from hashlib import sha256
 from secrets import token_hex
+from typing import Any
 from unicodedata import is_normalized
 
 from email_validator import validate_email
@@ -45,7 +46,7 @@ def identifier_for_key(prefix: str, key: str | None, *scope: str) -> str:
 
 def parse_number(
     name: str,
-    value: object,
+    value: Any,
     default: int,
     *,
     minimum: int = 0,
@@ -54,9 +55,8 @@ def parse_number(
     """Return a number. Raises invalid-limit, invalid-offset or invalid-duration."""
     if value is None:
         return default
-    if isinstance(value, str) and matches("[0-9]{1,4300}", value):  # int()'s maximum
-        value = int(value)
-    if isinstance(value, float) and value.is_integer():  # 60.0 in JSON
+    is_digits = matches("[0-9]{1,4300}", value)  # int() refuses more
+    if is_digits or (isinstance(value, float) and value.is_integer()):  # JSON's 60.0
         value = int(value)
     if type(value) is not int or not minimum <= value <= maximum:
         raise ServiceError(f"invalid-{name}")

@@ -18,7 +18,7 @@ from config import CORES, load
 from errors import SettingError
 
 try:
-    checked = load(os.environ)
+    checked = load({**os.environ})
 except SettingError as error:
     sys.exit(f"Error: {error}")
 workers = checked["WEB_CONCURRENCY"]

@@ -4,8 +4,8 @@ Accounts ascend by accountid; profiles and sessions are newest first. A position
 list is a primary key: an accountid, or the id of a profile or a session.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import peewee
@@ -16,7 +16,8 @@ import rows
 from database import db, run
 from errors import ServiceError
 from formats import MAX_INT64, is_identifier, matches, parse_number
-from models import EMAILS, Account, Object, Profile, current_timestamp
+from models import EMAILS, Account, Profile, current_timestamp
+from rows import Stored
 
 BATCH = 100  # how many rows are read at once to list all of them
 
@@ -46,29 +47,11 @@ class Paging(NamedTuple):
     all: object = None  # if it is true: everything, whatever the limit and the offset
 
 
-class Page(list[Object]):
-    """Objects of a listing, in order.
+class Page(list[Stored]):
+    """Objects of a listing, in order. ``has_more``: whether others follow."""
 
-    ``end``: the position of the last one if more follow, otherwise None.
-    """
-
-    def __init__(
-        self,
-        listing: Listing,
-        objects: Iterable[Object],
-        end: Position | None = None,
-    ) -> None:
-        super().__init__(objects)
-        self.listing = listing
-        self.end = end
-
-    @property
-    def next_after(self) -> str | None:
-        """Return the identifier that the next page comes after, if there is one."""
-        if self.end is None:
-            return None
-        identifier: str = self[-1][self.listing.model.KEY]
-        return identifier
+    listing: Listing
+    has_more = False
 
 
 def read_list(listing: Listing, paging: Paging) -> Page | None:
@@ -82,15 +65,15 @@ def read_list(listing: Listing, paging: Paging) -> Page | None:
         offset = parse_number("offset", paging.offset, 0)
     page = read_page(listing, find_position(listing, paging.after), limit, offset)
     if paging.all:
-        page = Page(listing, [row for batch in walk(page) for row in batch])
+        page = Page(chain.from_iterable(walk(page)))
     return page or None
 
 
 def walk(page: Page) -> Iterator[Page]:
     """Yield a page and those that follow it, each read when it is needed."""
     yield page
-    while page.end is not None:
-        page = read_page(page.listing, page.end, BATCH)
+    while page.has_more:
+        page = read_page(page.listing, page[-1].position, BATCH)
         if page:  # otherwise the rest was just deleted
             yield page
 
@@ -102,59 +85,36 @@ def read_page(
     limit = min(limit, MAX_INT64 - 1)
     size = limit + 1  # one more row tells whether another page follows
     if listing.email is None:
-        matching = select_matching(listing, position, size, offset)
-    else:  # only rows that match count for the offset
-        candidates = select_matching(listing, position, max(size, BATCH))
-        matching = islice(candidates, offset, None)
-    found = list(islice(matching, limit))
-    page = Page(listing, [listed for _, listed in found])
-    if page and next(matching, None):
-        page.end = found[-1][0]
+        found = iter(select(listing, position, size, offset))
+    else:  # only profiles that have the address count for the offset
+        found = islice(search(listing, position, max(size, BATCH)), offset, None)
+    page = Page(islice(found, limit))
+    page.listing = listing
+    page.has_more = bool(page) and any(found)
     return page
 
 
-def select_matching(
-    listing: Listing, position: Position, size: int, offset: int = 0
-) -> Iterator[tuple[Position, Object]]:
-    """Yield each object after a position, behind its own position, in order.
+def search(listing: Listing, position: Position, size: int) -> Iterator[Stored]:
+    """Yield the profiles after a position that have the address of a listing.
 
-    ``size`` rows are read at a time.
+    ``size`` candidates are read at a time.
     """
-    while True:
-        batch = select_rows(listing, position, size, offset)
-        for row in batch:
-            listed = to_listed(listing.model, row)
-            if is_match(listing, listed):
-                yield row[0], listed
-        if len(batch) < size:
-            return
-        position, offset = batch[-1][0], 0
-
-
-def to_listed(model: rows.Model, row: Sequence[Any]) -> Object:
-    """Return the object of a row. A row of an account ends with that of its default."""
-    if model is not Account:
-        return rows.to_object(model, row)
-    width = len(Account._meta.sorted_field_names)
-    account = rows.to_object(Account, row[:width])
-    profile = rows.to_object(Profile, row[width:])
-    account["profile"] = profile if profile["profileid"] else None
-    return account
-
-
-def is_match(listing: Listing, listed: Object) -> bool:
-    """Return whether a candidate has the address, or a session has not just expired."""
-    if listing.active:
-        return not listed["ended"]
-    if listing.email is None:
-        return True
+    if not matches("[^\ud800-\udfff]+", listing.email):
+        return  # no database can store a surrogate
     email = lower_ascii(listing.email)
-    return email in [lower_ascii(listed[name] or "") for name in EMAILS]
+    while True:
+        candidates = select(listing, position, size)
+        for profile in candidates:
+            if email in [lower_ascii(profile[name]) for name in EMAILS]:
+                yield profile
+        if len(candidates) < size:
+            return
+        position = candidates[-1].position
 
 
-def lower_ascii(text: str) -> bytes:
+def lower_ascii(text: str | None) -> bytes:
     """Return a string as bytes, whose lower() changes ASCII letters alone."""
-    return text.encode().lower()
+    return (text or "").encode().lower()
 
 
 def find_position(listing: Listing, after: str | None) -> Position:
@@ -168,44 +128,37 @@ def find_position(listing: Listing, after: str | None) -> Position:
         return "" if model is Account else MAX_INT64
     if model is Account and is_identifier(Account.PREFIX, after):
         return after
-    row = rows.find_row(model, after)
-    if row and listing.scope.items() <= rows.to_object(model, row).items():
-        position: int = row[0]
-        return position
+    row = rows.find_object(model, after)
+    if row and listing.scope.items() <= row.items():
+        return row.position
     raise ServiceError("invalid-after")
 
 
-def read_account(account: Object) -> Object:
-    """Return an account with its default profile as ``profile``, or None.
-
-    Both are read again by one statement, so that they agree.
-    """
-    scope = {"appid": account["appid"], "accountid": account["accountid"]}
-    page = read_page(Listing(Account, scope), position="", limit=1)
-    if not page:  # it was just deleted
-        return account | {"profileid": None, "profile": None}
-    return page[0]
-
-
-def select_rows(
-    listing: Listing, position: Position, limit: int, offset: int
-) -> list[Sequence[Any]]:
-    """Return the rows after a position, in order. Those of a search are candidates."""
+def select(
+    listing: Listing, position: Position, limit: int, offset: int = 0
+) -> list[Stored]:
+    """Return the objects after a position, in order; of a search, candidates."""
     model = listing.model
     values: dict[str, Any] = {"position": position, "limit": limit, **listing.scope}
     if listing.email is not None:
-        # No database can store a surrogate.
-        if not matches("[^\ud800-\udfff]+", listing.email):
-            return []
         cursor = run(select_by_email, email=listing.email, **values)
     elif model is Account:
         cursor = run(select_accounts, offset=offset, **values)
+        return [to_account(row) for row in cursor.fetchall()]
     else:
         if listing.active:
             values["now"] = current_timestamp()
         cursor = run(select_newest, model, offset=offset, **values)
-    found: list[Sequence[Any]] = cursor.fetchall()
-    return found
+    return [rows.to_object(model, row) for row in cursor.fetchall()]
+
+
+def to_account(row: tuple[Any, ...]) -> Stored:
+    """Return an account with its default profile, whose columns end its row."""
+    width = len(Account._meta.sorted_field_names)
+    account = rows.to_object(Account, row[:width])
+    profile = rows.to_object(Profile, row[width:])
+    account["profile"] = profile if profile["profileid"] else None
+    return account
 
 
 def select_accounts(

@@ -1,8 +1,8 @@
 """The tables, their rows as the API's objects, and the clock."""
 
 import time
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -37,10 +37,7 @@ def next_nanoseconds() -> int:
 
 def timestamp(nanoseconds: int) -> str:
     """Return ISO 8601, UTC, to the millisecond. Timestamps sort chronologically."""
-    return iso_format(datetime.fromtimestamp(nanoseconds // 10**6 / 1000, UTC))
-
-
-def iso_format(utc_time: datetime) -> str:
+    utc_time = datetime.fromtimestamp(nanoseconds // 10**6 / 1000, UTC)
     return utc_time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -51,8 +48,8 @@ def next_timestamp() -> str:
 
 def timestamp_after(previous: str) -> str:
     """Return the timestamp of a change that is later than the previous one."""
-    following = datetime.fromisoformat(previous) + timedelta(milliseconds=1)
-    return max(next_timestamp(), iso_format(following))
+    milliseconds = round(datetime.fromisoformat(previous).timestamp() * 1_000)
+    return timestamp(max(next_nanoseconds(), (milliseconds + 1) * 10**6))
 
 
 def current_timestamp() -> str:
@@ -74,8 +71,8 @@ ACCOUNT_FOREIGN_KEY = SQL(
 class BaseModel(peewee.Model):
     """A table.
 
-    ``KEY``: the column of the identifier, which begins with ``PREFIX``. ``OBJECT``: the
-    properties of the API's object, each with the value that it has if the row has none.
+    ``KEY``: the column of the identifier, which begins with ``PREFIX``. ``PROPERTIES``:
+    what the API shows of a row, in its order.
     """
 
     class Meta:
@@ -84,12 +81,14 @@ class BaseModel(peewee.Model):
     TABLE: str
     KEY: str
     PREFIX: str
-    OBJECT: Object
+    PROPERTIES: tuple[str, ...]
 
     @classmethod
-    def as_object(cls, row: Mapping[str, Any]) -> Object:
+    def as_object(cls, row: Object) -> Object:
         """Return a row, given by column, as the API's object."""
-        return {name: row.get(name, empty) for name, empty in cls.OBJECT.items()}
+        shown = {name: row.get(name) for name in cls.PROPERTIES}
+        shown["object"] = cls.TABLE
+        return shown
 
 
 # A UNIQUE constraint is also an index: lists.py names some of them.
@@ -99,15 +98,15 @@ class Account(BaseModel):
     TABLE = "account"
     KEY = "accountid"
     PREFIX = "acct"
-    OBJECT = {
-        "accountid": None,
-        "object": "account",
-        "appid": None,
-        "administrator": None,
-        "profileid": None,
-        "createdAt": None,
-        "updatedAt": None,
-    }
+    PROPERTIES = (
+        "accountid",
+        "object",
+        "appid",
+        "administrator",
+        "profileid",
+        "createdAt",
+        "updatedAt",
+    )
 
     accountid = AsciiField(primary_key=True)
     appid = AsciiField()
@@ -122,7 +121,7 @@ class Account(BaseModel):
         ]
 
     @classmethod
-    def as_object(cls, row: Mapping[str, Any]) -> Object:
+    def as_object(cls, row: Object) -> Object:
         account = super().as_object(row)
         account["administrator"] = bool(account["administrator"])  # stored as 0 or 1
         return account
@@ -132,16 +131,16 @@ class Profile(BaseModel):
     TABLE = "profile"
     KEY = "profileid"
     PREFIX = "prof"
-    OBJECT = {
-        "profileid": None,
-        "object": "profile",
-        "appid": None,
-        "accountid": None,
-        **{field.property: None for field in PROFILE_FIELDS.values()},
-        "fields": None,
-        "createdAt": None,
-        "updatedAt": None,
-    }
+    PROPERTIES = (
+        "profileid",
+        "object",
+        "appid",
+        "accountid",
+        *[field.property for field in PROFILE_FIELDS.values()],
+        "fields",
+        "createdAt",
+        "updatedAt",
+    )
 
     id = BigIntegerField(primary_key=True)  # when it was created, in ns: the order
     profileid = AsciiField()
@@ -173,19 +172,19 @@ class Session(BaseModel):
     TABLE = "session"
     KEY = "sessionid"
     PREFIX = "sess"
-    OBJECT = {
-        "sessionid": None,
-        "object": "session",
-        "appid": None,
-        "accountid": None,
-        "duration": None,
-        "csrfToken": None,
-        "expiresAt": None,
-        "lastVerifiedAt": None,
-        "ended": None,
-        "createdAt": None,
-        "updatedAt": None,
-    }
+    PROPERTIES = (
+        "sessionid",
+        "object",
+        "appid",
+        "accountid",
+        "duration",
+        "csrfToken",
+        "expiresAt",
+        "lastVerifiedAt",
+        "ended",
+        "createdAt",
+        "updatedAt",
+    )
 
     id = BigIntegerField(primary_key=True)  # when it was created, in ns: the order
     sessionid = AsciiField()
@@ -210,7 +209,7 @@ class Session(BaseModel):
         ]
 
     @classmethod
-    def as_object(cls, row: Mapping[str, Any]) -> Object:
+    def as_object(cls, row: Object) -> Object:
         session = super().as_object(row)
         has_expired = row["expiresAt"] <= current_timestamp()
         session["ended"] = has_expired or row["endedAt"] is not None

@@ -1,6 +1,5 @@
 """The operations on profiles. Each takes its caller first, and checks its rights."""
 
-from collections.abc import Iterable
 from typing import Any
 
 from marshmallow import ValidationError
@@ -24,8 +23,8 @@ def update_profile(
     body: Any,
     *,
     appid: str | None = None,
-    user_profile_fields: Iterable[str] | None = None,
-    if_match: str | Iterable[str] | None = None,
+    user_profile_fields: list[str] | None = None,
+    if_match: str | list[str] | None = None,
 ) -> Object:
     """Store the configured fields of the caller's own profile; return the profile.
 
@@ -54,7 +53,7 @@ def create_profile(
     body: Any,
     *,
     appid: str | None = None,
-    user_profile_fields: Iterable[str] | None = None,
+    user_profile_fields: list[str] | None = None,
     idempotency_key: str | None = None,
 ) -> Stored:
     """Store a new profile of the caller's own account and return it.
@@ -79,21 +78,20 @@ def create_profile(
     return profile
 
 
-def load_profile(body: Any, names: Iterable[str] | None, *, creating: bool) -> Object:
+def load_profile(body: Any, names: list[str] | None, *, creating: bool) -> Object:
     """Return the values by property, and ``default``.
 
     Raises invalid-body or a field's code.
     """
     schema = profile_schema(names, creating=creating)
     try:
-        values: Object = schema.load({} if body is None else body)
+        return schema.load({} if body is None else body)
     except ValidationError as error:
         # In the order of the fields. If a field fails two checks, the first one counts.
         errors = {name: codes[0] for name, codes in error.messages_dict.items()}
         code = next(iter(errors.values()))
         errors.pop("_schema", None)  # the body is no mapping: invalid-body
         raise ServiceError(code, errors=errors) from None
-    return values
 
 
 def list_profiles(
@@ -162,10 +160,8 @@ def delete_profile(
     invalid-profileid, invalid-account or invalid-appid.
     """
     profile = lock_own_profile(caller, profileid, appid)
-    accountid = profile["accountid"]
-    account = rows.get_object(Account, accountid, profile["appid"], lock=True)
-    if account["profileid"] == profileid:
-        rows.update_account(accountid, {"profileid": None})
+    is_default = Account.profileid == profileid
+    rows.update_account(profile["accountid"], {"profileid": None}, is_default)
     Profile.delete().where(Profile.profileid == profileid).execute()
     return profile
 

@@ -1,6 +1,5 @@
 """Find, lock, store and change single rows, without a check of rights."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import peewee
@@ -23,15 +22,22 @@ Model = type[BaseModel]
 
 
 class Stored(Object):
-    """An object as it is stored. ``is_new``: whether this very call has stored it."""
+    """An object as it is stored.
 
+    ``position``: its primary key, which is its place in a list. ``is_new``: whether
+    this very call has stored it.
+    """
+
+    position: Any
     is_new = False
 
 
-def to_object(model: Model, row: Sequence[Any]) -> Stored:
-    """Return the API's object of a row, which is a tuple of all columns."""
+def to_object(model: Model, row: tuple[Any, ...]) -> Stored:
+    """Return the API's object of a row: all columns, of which the key is the first."""
     names = model._meta.sorted_field_names
-    return Stored(model.as_object(dict(zip(names, row, strict=True))))
+    stored = Stored(model.as_object(dict(zip(names, row, strict=True))))
+    stored.position = row[0]
+    return stored
 
 
 def get_object(
@@ -51,19 +57,10 @@ def get_object(
 
 def find_object(model: Model, identifier: Any, *, lock: bool = False) -> Stored | None:
     """Return the object with this identifier, or None. ``lock`` as in get_object()."""
-    row = find_row(model, identifier, lock=lock)
-    return to_object(model, row) if row else None
-
-
-def find_row(
-    model: Model, identifier: Any, *, lock: bool = False
-) -> Sequence[Any] | None:
-    """Return the row with this identifier, as a tuple of all columns, or None."""
     if not is_identifier(model.PREFIX, identifier):
         return None
-    cursor = run(select_by_identifier, model, lock, identifier=identifier)
-    row: Sequence[Any] | None = cursor.fetchone()
-    return row
+    row = run(select_by_identifier, model, lock, identifier=identifier).fetchone()
+    return to_object(model, row) if row else None
 
 
 def select_by_identifier(model: Model, lock: bool, *, identifier: Any) -> peewee.Query:
@@ -80,21 +77,18 @@ def block_inserts(account: Object) -> None:
     deadlocks, every transaction locks in this order: the account's row, this record,
     profiles and sessions.
     """
-    run(select_index_record, appid=account["appid"], accountid=account["accountid"])
-
-
-def select_index_record(*, appid: Any, accountid: Any) -> peewee.Query:
-    """Select what the foreign key refers to, and lock it."""
     index = db.force_index(Account, "account_appid_accountid")
-    is_meant = (Account.appid == appid) & (Account.accountid == accountid)
-    query = Account.select(Account.accountid).from_(index).where(is_meant)
-    return query.for_update(db.for_update)
+    record = Account.select(Account.accountid).from_(index)
+    record = record.where(
+        Account.appid == account["appid"], Account.accountid == account["accountid"]
+    )
+    record.for_update(db.for_update).execute()
 
 
-def update_account(accountid: str, changes: Object) -> None:
-    """Change columns of an account."""
+def update_account(accountid: str, changes: Object, *conditions: Any) -> None:
+    """Change columns of an account, if it meets the conditions."""
     update = Account.update(changes | {"updatedAt": next_timestamp()})
-    update.where(Account.accountid == accountid).execute()
+    update.where(Account.accountid == accountid, *conditions).execute()
 
 
 def replace_profile(profile: Object, changes: Object) -> Object | None:
@@ -102,9 +96,8 @@ def replace_profile(profile: Object, changes: Object) -> Object | None:
 
     Each change leaves ``updatedAt`` greater by at least a millisecond.
     """
-    read_at = profile["updatedAt"]
+    profileid, read_at = profile["profileid"], profile["updatedAt"]
     changes = changes | {"updatedAt": timestamp_after(read_at)}
-    profileid = profile["profileid"]
     cursor = run(update_unchanged, profileid=profileid, read_at=read_at, **changes)
     return profile | changes if cursor.rowcount else None
 
@@ -124,7 +117,7 @@ def new_row(values: Object) -> Object:
 
 @retry_on_conflict
 def insert(model: Model, row: Object) -> Stored:
-    """Store a new_row() of an account, a profile or a session; return its object.
+    """Store a new_row() of a profile or a session; return its object.
 
     If its identifier exists, because its key was used before, return the object that
     has it, and store nothing. Raises invalid-accountid if the account was just deleted.
@@ -140,19 +133,18 @@ def insert_locked(model: Model, row: Object) -> Stored:
     """Find out why an INSERT failed, while nobody can change the account.
 
     - The account was deleted: invalid-accountid.
-    - The identifier exists. If the row is this one, its connection was lost, and Peewee
-      has sent the INSERT again.
+    - The identifier exists. If the id is this row's, the connection was lost, and
+      Peewee has sent the INSERT again.
     - Another process has just stored a row with the same id, or the row with this
       identifier was just deleted: store the row now.
     """
     account = get_object(Account, row["accountid"], row["appid"], lock=True)
     block_inserts(account)
-    existing = find_row(model, row[model.KEY], lock=True)
+    existing = find_object(model, row[model.KEY], lock=True)
     if not existing:
         return insert_now(model, new_row(row))
-    stored = to_object(model, existing)
-    stored.is_new = existing[0] == row["id"]
-    return stored
+    existing.is_new = existing.position == row["id"]
+    return existing
 
 
 @transaction

@@ -142,8 +142,7 @@ def end_sessions(
 def mark_as_ended(condition: Any) -> int:
     """Mark the sessions that meet a condition as ended; return how many changed."""
     ended = Session.update(endedAt=current_timestamp(), updatedAt=next_timestamp())
-    count: int = ended.where(condition, Session.endedAt.is_null()).execute()
-    return count
+    return ended.where(condition, Session.endedAt.is_null()).execute()
 
 
 def purge_sessions(caller: Caller, days: int) -> Object:

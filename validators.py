@@ -1,6 +1,6 @@
 """The fields of a profile, and the schemas of the bodies that create and update one."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from flask import current_app
@@ -10,7 +10,7 @@ from marshmallow.fields import Field, Raw, String
 from errors import ServiceError
 from formats import check_address, parse_date
 
-Lengths = Mapping[str, tuple[int, int]]  # by field: minimum and maximum, in characters
+Lengths = dict[str, tuple[int, int]]  # by field: minimum and maximum, in characters
 
 
 class FieldSpec(NamedTuple):
@@ -70,7 +70,7 @@ class Body(Schema):
     error_messages = {"type": "invalid-body"}
 
 
-def make_schemas(config: Mapping[str, Any]) -> dict[bool, Schema]:
+def make_schemas(config: dict[str, Any]) -> dict[bool, Schema]:
     """Return the schemas that create a profile (True) and update one (False)."""
     required = config["USER_PROFILE_FIELDS"]
     optional = config["OPTIONAL_PROFILE_FIELDS"]
@@ -81,21 +81,20 @@ def make_schemas(config: Mapping[str, Any]) -> dict[bool, Schema]:
     }
 
 
-def profile_schema(names: Iterable[str] | None = None, *, creating: bool) -> Schema:
+def profile_schema(names: Sequence[str] | None = None, *, creating: bool) -> Schema:
     """Return the schema of a profile with these fields, by default as configured.
 
     Raises ServiceError for an unknown field.
     """
     if names is None:
-        schemas: dict[bool, Schema] = current_app.config["PROFILE_SCHEMAS"]
-        return schemas[creating]
+        return current_app.config["PROFILE_SCHEMAS"][creating]
     lengths = current_app.config["PROFILE_LENGTHS"]
     return make_schema(names, (), lengths, creating=creating)
 
 
 def make_schema(
-    required: Iterable[str],
-    optional: Iterable[str],
+    required: Sequence[str],
+    optional: Sequence[str],
     lengths: Lengths,
     *,
     creating: bool,
@@ -153,7 +152,7 @@ def configured_fields() -> tuple[str, ...]:
     return (*config["USER_PROFILE_FIELDS"], *config["OPTIONAL_PROFILE_FIELDS"])
 
 
-def field_codes(names: Iterable[str]) -> list[str]:
+def field_codes(names: Sequence[str]) -> list[str]:
     """Return the codes of these fields, in the order in which they are checked."""
     codes = []
     for name in names:

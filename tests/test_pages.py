@@ -121,7 +121,7 @@ def test_fields_of_the_client():
 def test_sample_of_a_whole_profile():
     """The sample of create-profile."""
     sample = re.search('(?s)```json\n({"profileid": .*?)```', API)[1]
-    assert list(json.loads(sample)) == list(Profile.OBJECT)
+    assert list(json.loads(sample)) == list(Profile.PROPERTIES)
 
 
 @pytest.mark.parametrize("texts", table(API, "Dates"))
@@ -339,7 +339,7 @@ def test_operations_in_python():
 
 def test_conflicts_in_python():
     """The errors after which a transaction of the caller's runs again; 1205: a lock."""
-    (listed,) = re.findall(r"on MySQL, that is error (.*?), or an", PYTHON)
+    (listed,) = re.findall(r"on MySQL, that is error (.*?), or an\s", PYTHON)
     numbers = map(int, re.findall("[0-9]+", listed))
     assert {*numbers} == {1205, *CONFLICTS}
 
