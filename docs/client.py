@@ -347,40 +347,42 @@ class User:
     ) -> Object:
         """Save the fields in a profile and return it.
 
-        Without a profileid, this is the default profile or, if there is none, the
-        newest one. If the user has no profile, create one and make it the default.
+        Without a profileid, this is the default profile. If there is none, create the
+        profile with the key ``first``, or change it if it exists, and make it the
+        default. No other profile is changed.
 
         With ``if_match``, the ``updatedAt`` of the profile that the user has edited,
         nothing is saved if the profile was changed after that. This raises
         ServiceError("profile-changed"): show the user the profile as it is now.
         """
-        if not profileid:
-            profile = self.account()["profile"]
-            profile = profile or next(self.profiles(limit=1), None)  # the newest
-            if profile is None:
+        if profileid is None:
+            default = self.account()["profile"]
+            if default is None:
                 if if_match is not None:
                     raise ServiceError("profile-changed", 412)  # it was deleted
-                body = {**fields, "default": "true"}
-                profile, is_new = self.send_new_profile(body, "first")
-                if is_new:
-                    return profile
-                # Another request created it, so these fields are not saved yet.
-            profileid = profile["profileid"]
+                return self.save_first_profile(fields)
+            profileid = default["profileid"]
         query = {"profileid": profileid, "if_match": if_match}
         return self.call("PATCH", "update-profile", body=fields, **query)
+
+    def save_first_profile(self, fields: Fields) -> Object:
+        """Save the fields in the profile with the key ``first``, as the default."""
+        options = {"key": "first", "accountid": self.accountid}
+        body = {**fields, "default": "true"}
+        response = self.send("POST", "create-profile", body=body, **options)
+        profile: Object = response.json()
+        if response.status_code == 200:  # it existed, so nothing has been saved yet
+            profile = self.save_profile(fields, profile["profileid"])
+            self.set_default_profile(profile["profileid"])
+        return profile
 
     def create_profile(self, fields: Fields, key: str) -> Object:
         """Create a profile, or return the one that was created with the same key.
 
         Use a new UUID as the key of each profile.
         """
-        return self.send_new_profile(fields, key)[0]
-
-    def send_new_profile(self, fields: Fields, key: str) -> tuple[Object, bool]:
-        """Return the profile with this key, and whether it is new."""
         options = {"key": key, "accountid": self.accountid}
-        response = self.send("POST", "create-profile", body=fields, **options)
-        return response.json(), response.status_code == 201
+        return self.call("POST", "create-profile", body=fields, **options)
 
     def set_default_profile(self, profileid: str) -> Object:
         """Make a profile the default; return the account."""

@@ -12,7 +12,7 @@ from threading import Event, Thread
 from traceback import format_exception
 
 import pytest
-from service import ROOT, close_connection, named, on_sqlite, run, sign_in
+from service import ROOT, at_once, close_connection, named, on_sqlite, run, sign_in
 from werkzeug.serving import make_server
 from werkzeug.wsgi import get_input_stream
 
@@ -235,21 +235,55 @@ def test_another_application(proxy, client, app, monkeypatch):
 
 
 def test_the_profile_that_is_saved(proxy, eve):
-    """One that is named, else the default one, else the newest one."""
+    """One that is named, else the default one."""
     first = eve.save_profile(named("a"))
     assert eve.account()["profile"] == first
     assert eve.profile(first["profileid"]) == first
     second = eve.create_profile(named("b"), "b")
-    third = eve.create_profile(named("b"), "c")
-    assert eve.create_profile(named("b"), "c") == third
+    assert eve.create_profile(named("b"), "b") == second
     assert eve.set_default_profile(second["profileid"])["profile"] == second
     named_first = eve.save_profile(named("c"), first["profileid"])
-    default = eve.save_profile(named("c"))
+    default = eve.save_profile(named("d"))
     assert default["profileid"] == second["profileid"]
-    eve.delete_profile(second["profileid"])
-    newest = eve.save_profile(named("c"))
-    assert newest["profileid"] == third["profileid"]
-    assert list(eve.profiles(limit=1)) == [newest, named_first]
+    assert list(eve.profiles(limit=1)) == [default, named_first]
+
+
+def test_a_first_save_beside_another_programs_profile(proxy, eve):
+    """It is stored in a profile of its own, which a reload shows."""
+    other = eve.create_profile(named("Lea"), "other")
+    saved = eve.save_profile(named("Eve"))
+    assert eve.account()["profile"] == saved
+    assert list(eve.profiles()) == [saved, other]
+
+
+def test_a_save_after_the_default_was_deleted(proxy, eve):
+    first = eve.save_profile(named("a"))
+    other = eve.create_profile(named("b"), "b")
+    eve.delete_profile(first["profileid"])
+    saved = eve.save_profile(named("c"))
+    assert saved["profileid"] == first["profileid"]
+    assert eve.account()["profile"] == saved
+    assert list(eve.profiles()) == [saved, other]
+
+
+def test_a_save_when_the_first_profile_is_not_the_default(proxy, eve):
+    """It is changed, and becomes the default."""
+    first = eve.save_profile(named("a"))
+    newest = eve.create_profile(named("b"), "b")
+    default = eve.create_profile(named("c"), "c")
+    eve.set_default_profile(default["profileid"])
+    eve.delete_profile(default["profileid"])
+    saved = eve.save_profile(named("d"))
+    assert saved["profileid"] == first["profileid"]
+    assert saved["fullName"] == "d"
+    assert eve.account()["profile"] == saved
+    assert list(eve.profiles()) == [newest, saved]
+
+
+def test_a_profile_with_an_empty_id(proxy, client, eve):
+    with pytest.raises(ValueError, match="profileid has no value"):
+        eve.save_profile(named("Eve"), "")
+    assert proxy.sent == []
 
 
 def test_each_wrong_field_has_its_code(client, eve):
@@ -318,11 +352,44 @@ def test_an_edit_of_a_profile_that_was_deleted(proxy, client, eve):
 def test_a_first_save_that_loses_a_race(proxy, eve):
     """The answer to its create is a 200 with the other's values."""
     eve.save_profile(named("Lea"))
-    no_default, no_profiles = page(200, b'{"profile": null}'), page(200, b"null")
-    proxy.faults = iter([no_default, no_profiles])
+    proxy.sent.clear()
+    proxy.faults = iter([page(200, b'{"profile": null}')])
     saved = eve.save_profile(named("Eve"))
     assert saved["contactEmail"] == "Eve@example.com"
     assert list(eve.profiles()) == [saved]
+    requests = ["account", "create-profile", "update-profile", "set-default-profile"]
+    assert proxy.sent == [*requests, "profiles"]
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param([lose], id="account"),
+        pytest.param([pass_on, lose], id="create-profile"),
+        pytest.param([pass_on, lose, pass_on, lose], id="update-profile"),
+        pytest.param([pass_on, lose, *[pass_on] * 2, lose], id="set-default-profile"),
+    ],
+)
+def test_a_first_save_whose_answer_is_lost(proxy, eve, faults):
+    proxy.faults = iter(faults)
+    saved = eve.save_profile(named("Eve"))
+    assert saved["fullName"] == "Eve"
+    assert proxy.waits == [0] * faults.count(lose)
+    assert eve.account()["profile"] == saved
+    assert list(eve.profiles()) == [saved]
+
+
+def test_two_first_saves_at_once(proxy, eve, keep):
+    """They save one profile, which has the values of one of them."""
+    other = keep(eve)
+    saved = at_once(
+        lambda: eve.save_profile(named("a")),
+        lambda: other.save_profile(named("b")),
+    )
+    assert [profile["fullName"] for profile in saved] == ["a", "b"]
+    (stored,) = eve.profiles()
+    assert stored in saved
+    assert eve.account()["profile"] == stored
 
 
 def test_what_is_not_done_is_no_success(proxy, client, eve):
