@@ -25,7 +25,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import cache
 from hashlib import sha256
 from time import monotonic, sleep
@@ -73,15 +73,17 @@ class ServiceError(Exception):
     reason: str | None = None  # of a 401: ended, expired, or None for an unknown token
     errors: dict[str, str] = field(default_factory=dict)  # each wrong field's code
     retry_after: str = ""
+    detail: str = ""  # of no-answer and not-sent: the address, and what went wrong
+
+    def __post_init__(self) -> None:
+        self.args = astuple(self)  # copy and pickle create the error from these
 
     def __str__(self) -> str:
-        parts = [self.code]
-        if self.status:
-            parts.append(f"status {self.status}")
-        parts += [f"{name}: {code}" for name, code in self.errors.items()]
-        if self.request_id:
-            parts.append(f"request {self.request_id}")
-        return ", ".join(parts)
+        status = f"status {self.status}" if self.status else ""
+        errors = [f"{name}: {code}" for name, code in self.errors.items()]
+        request = f"request {self.request_id}" if self.request_id else ""
+        parts = [self.code, self.detail, status, *errors, request]
+        return ", ".join(part for part in parts if part)
 
 
 class AdministratorTokenError(ServiceError):
@@ -171,19 +173,21 @@ def send_once(path: str, deadline: float, request: dict[str, Any]) -> Response:
         options = {"timeout": seconds, "allow_redirects": False, **request}
         http = http_session(os.getpid())
         response = http.request(url=url, **options)
-    except ValueError:  # its message may contain the token
-        raise ServiceError("not-sent") from None
-    except requests.RequestException as error:
-        raise ServiceError("no-answer") from error
+    except (ValueError, requests.RequestException) as error:
+        code = "not-sent" if isinstance(error, ValueError) else "no-answer"
+        detail = f"{show_address()}, {describe_cause(error)}"
+        # "from None", because the error's own text may contain the token or the query.
+        raise ServiceError(code, detail=detail) from None
     try:
         content = response.json()
         if response.status_code in (200, 201):
             return response
-        is_error = content["object"] == "error"
-        code = content["message"] if is_error else "unexpected-answer"
+        is_error = content["object"] == "error" and "message" in content
     except (ValueError, TypeError, KeyError):
-        code = "unexpected-answer"
-        content = {}
+        is_error = False
+    if not is_error:
+        content = {"message": "unexpected-answer"}
+    code = content["message"]
     error_type = SignedOut if code == "sign-in-required" else ServiceError
     raise error_type(
         code,
@@ -195,6 +199,24 @@ def send_once(path: str, deadline: float, request: dict[str, Any]) -> Response:
     )
 
 
+def show_address() -> str:
+    """Return the scheme, host and port of PROFILES_URL; the rest may be secret."""
+    # Without a dot and a colon, even the whole may be: the token, for example.
+    host = r"(?:[\w.-]*|\[[\w.:]+\])(?::\d+)?"
+    pattern = rf"(?=.*[.:])(\w+://)?(?:[^/?#]*@)?({host})(?:[/?#][^@]*)?"
+    match = re.fullmatch(pattern, os.environ["PROFILES_URL"])
+    return (match[1] or "") + match[2] if match else "malformed PROFILES_URL"
+
+
+def describe_cause(error: BaseException) -> str:
+    """Return the class of the innermost cause and, if it has one, the system's text."""
+    for cause in (error.__cause__, *error.args):
+        if isinstance(cause, BaseException):
+            return describe_cause(cause)
+    text = getattr(error, "strerror", None)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def administrate(method: str, path: str, **options: Any) -> Response:
     """Send a request with the administrator's token."""
     token = os.environ["PROFILES_TOKEN"]
@@ -202,7 +224,7 @@ def administrate(method: str, path: str, **options: Any) -> Response:
         return send(method, f"administrator/{path}", token, **options)
     except ServiceError as error:
         if error.code in ("sign-in-required", "administrator-required"):
-            raise AdministratorTokenError(**asdict(error)) from error
+            raise AdministratorTokenError(*error.args) from error
         raise
 
 
