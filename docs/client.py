@@ -5,9 +5,10 @@ It reads these environment variables, of which the first two are required:
 - PROFILES_URL: the address of the service, such as http://127.0.0.1:8000
 - PROFILES_TOKEN: an administrator's token
 - PROFILES_APPID: the service's APPID, by default "default"
-- PROFILES_TIMEOUT: how many seconds a request may take with its retries, by default
-  5 for a GET and 15 for a change. Choose less than your web server gives a page, or
-  more for a nightly job.
+- PROFILES_TIMEOUT: how many seconds a call waits for data, all tries together, by
+  default 5 for a GET and 15 for a change. Choose less than your web server gives a
+  page, or more for a nightly job. A response that trickles in can take longer,
+  because this limits each wait for data, not the whole response.
 
 You identify a user by your own id for the user:
 
@@ -44,7 +45,7 @@ DURATION = 28_800  # seconds that a user's session lasts
 WAITS = (0, 1, 2, 4)  # seconds before each retry, if the response has no Retry-After
 TRY_SECONDS = 15  # seconds to wait for one response
 
-# The service ignores other fields and parameters, so send() refuses them.
+# The service ignores most other names, so send_request() refuses them.
 FIELDS = (
     "full-name contact-email display-email display-name company-name dob phone "
     "occupation location website default duration"
@@ -97,7 +98,7 @@ class SignedOut(ServiceError):
     """
 
 
-def send(
+def send_request(
     method: str,
     path: str,
     token: str,
@@ -110,8 +111,8 @@ def send(
 
     Without a response, the request is sent again once, at once; after a 502, 503 or
     504, up to four times. Raises ValueError for an unknown field or parameter, and for
-    a parameter that is None or empty: without an accountid, for example, an
-    administrator's list has the rows of all users.
+    a parameter that is None or empty, because requests would leave out None: without
+    an accountid, for example, an administrator's list has the rows of all users.
     """
     for name in body or {}:
         if name not in FIELDS:
@@ -132,20 +133,19 @@ def send(
     timeout = os.environ.get("PROFILES_TIMEOUT") or default
     deadline = monotonic() + float(timeout)
     losses = 0
-    for wait in WAITS:
+    for default_wait in WAITS:
         try:
             return send_once(path, deadline, request)
         except ServiceError as error:
+            wait = default_wait
             if error.code == "no-answer":
                 losses += 1
                 wait = 0
             elif error.status not in (502, 503, 504):
                 raise
-            if losses > 1:
-                raise
             if error.retry_after.isdecimal():
                 wait = int(error.retry_after)
-            if monotonic() + wait >= deadline:
+            if losses > 1 or monotonic() + wait >= deadline:
                 raise
         sleep(wait)
     return send_once(path, deadline, request)
@@ -221,7 +221,7 @@ def administrate(method: str, path: str, **options: Any) -> Response:
     """Send a request with the administrator's token."""
     token = os.environ["PROFILES_TOKEN"]
     try:
-        return send(method, f"administrator/{path}", token, **options)
+        return send_request(method, f"administrator/{path}", token, **options)
     except ServiceError as error:
         if error.code in ("sign-in-required", "administrator-required"):
             raise AdministratorTokenError(*error.args) from error
@@ -248,6 +248,7 @@ def walk(
 def accounts(limit: int = 100, **query: str) -> Iterator[Object]:
     """Yield all accounts, each with its default profile, in the order of their ids.
 
+    The ``externalid`` of an account is your id for the user, or None if it has none.
     With ``accountid``, yield only this one; with ``after``, those after this id.
     """
     return walk(administrate, "accounts", limit=limit, **query)
@@ -264,7 +265,9 @@ def profiles(limit: int = 100, **query: str) -> Iterator[Object]:
 def sign_up(user_id: str, duration: int = DURATION) -> "User":
     """Create the account of a user, start a session, and return the User.
 
-    Calling it again is safe, because the same id always gives the same account.
+    Calling it again is safe, because the same id always gives the same account. Raises
+    ServiceError("invalid-idempotency-key") if another user's id has the same hash. Then
+    don't call User(user_id), because it would act for that other user.
     """
     compute_accountid(user_id)  # raises ValueError before anything is sent
     administrate("POST", "create-account", key=user_id)
@@ -336,7 +339,7 @@ class User:
         """
         path = f"user/{path}"
         try:
-            return send(method, path, self.token, **options)
+            return send_request(method, path, self.token, **options)
         except SignedOut as error:
             # An unknown token: its account or session was deleted, or PROFILES_APPID
             # is wrong, which raises AdministratorTokenError here.
@@ -345,7 +348,7 @@ class User:
             if error.reason != "expired":
                 raise
         self.sign_in()
-        return send(method, path, self.token, **options)
+        return send_request(method, path, self.token, **options)
 
     def call(self, method: str, path: str, **options: Any) -> Object:
         """Send a request of the user; return the object of the response."""
@@ -428,7 +431,7 @@ class User:
     def sign_out(self) -> None:
         """End this token's session. Discard the User: another call raises SignedOut."""
         with done_already("sign-in-required", "invalid-sessionid"):
-            send("PATCH", "user/end-session", self.token)
+            send_request("PATCH", "user/end-session", self.token)
 
     def sign_out_everywhere(self) -> None:
         """End all sessions. Discard the User: another call raises SignedOut."""
