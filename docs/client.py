@@ -5,9 +5,10 @@ It reads these environment variables, of which the first two are required:
 - PROFILES_URL: the address of the service, such as http://127.0.0.1:8000
 - PROFILES_TOKEN: an administrator's token
 - PROFILES_APPID: the service's APPID, by default "default"
-- PROFILES_TIMEOUT: how many seconds a request may take with its retries, by default
-  5 for a GET and 15 for a change. Choose less than your web server gives a page, or
-  more for a nightly job.
+- PROFILES_TIMEOUT: how many seconds a call waits for data, all tries together, by
+  default 5 for a GET and 15 for a change. Choose less than your web server gives a
+  page, or more for a nightly job. A response that trickles in can take longer,
+  because this limits each wait for data, not the whole response.
 
 You identify a user by your own id for the user:
 
@@ -25,7 +26,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import cache
 from hashlib import sha256
 from time import monotonic, sleep
@@ -35,7 +36,7 @@ from urllib.parse import parse_qsl
 import requests
 from requests import Response
 
-__version__ = "4.0.0"  # of the service that this file comes with
+__version__ = "5.0.0"  # of the service that this file comes with
 
 Object = dict[str, Any]  # an account, a profile or a session, as API.md shows it
 Fields = Mapping[str, str | None]  # such as {"full-name": "Ada King"}
@@ -44,7 +45,7 @@ DURATION = 28_800  # seconds that a user's session lasts
 WAITS = (0, 1, 2, 4)  # seconds before each retry, if the response has no Retry-After
 TRY_SECONDS = 15  # seconds to wait for one response
 
-# The service ignores other fields and parameters, so send() refuses them.
+# The service ignores most other names, so send_request() refuses them.
 FIELDS = (
     "full-name contact-email display-email display-name company-name dob phone "
     "occupation location website default duration"
@@ -73,15 +74,17 @@ class ServiceError(Exception):
     reason: str | None = None  # of a 401: ended, expired, or None for an unknown token
     errors: dict[str, str] = field(default_factory=dict)  # each wrong field's code
     retry_after: str = ""
+    detail: str = ""  # of no-answer and not-sent: the address, and what went wrong
+
+    def __post_init__(self) -> None:
+        self.args = astuple(self)  # copy and pickle create the error from these
 
     def __str__(self) -> str:
-        parts = [self.code]
-        if self.status:
-            parts.append(f"status {self.status}")
-        parts += [f"{name}: {code}" for name, code in self.errors.items()]
-        if self.request_id:
-            parts.append(f"request {self.request_id}")
-        return ", ".join(parts)
+        status = f"status {self.status}" if self.status else ""
+        errors = [f"{name}: {code}" for name, code in self.errors.items()]
+        request = f"request {self.request_id}" if self.request_id else ""
+        parts = [self.code, self.detail, status, *errors, request]
+        return ", ".join(part for part in parts if part)
 
 
 class AdministratorTokenError(ServiceError):
@@ -95,7 +98,7 @@ class SignedOut(ServiceError):
     """
 
 
-def send(
+def send_request(
     method: str,
     path: str,
     token: str,
@@ -108,8 +111,8 @@ def send(
 
     Without a response, the request is sent again once, at once; after a 502, 503 or
     504, up to four times. Raises ValueError for an unknown field or parameter, and for
-    a parameter that is None or empty: without an accountid, for example, an
-    administrator's list has the rows of all users.
+    a parameter that is None or empty, because requests would leave out None: without
+    an accountid, for example, an administrator's list has the rows of all users.
     """
     for name in body or {}:
         if name not in FIELDS:
@@ -130,20 +133,19 @@ def send(
     timeout = os.environ.get("PROFILES_TIMEOUT") or default
     deadline = monotonic() + float(timeout)
     losses = 0
-    for wait in WAITS:
+    for default_wait in WAITS:
         try:
             return send_once(path, deadline, request)
         except ServiceError as error:
+            wait = default_wait
             if error.code == "no-answer":
                 losses += 1
                 wait = 0
             elif error.status not in (502, 503, 504):
                 raise
-            if losses > 1:
-                raise
             if error.retry_after.isdecimal():
                 wait = int(error.retry_after)
-            if monotonic() + wait >= deadline:
+            if losses > 1 or monotonic() + wait >= deadline:
                 raise
         sleep(wait)
     return send_once(path, deadline, request)
@@ -171,19 +173,21 @@ def send_once(path: str, deadline: float, request: dict[str, Any]) -> Response:
         options = {"timeout": seconds, "allow_redirects": False, **request}
         http = http_session(os.getpid())
         response = http.request(url=url, **options)
-    except ValueError:  # its message may contain the token
-        raise ServiceError("not-sent") from None
-    except requests.RequestException as error:
-        raise ServiceError("no-answer") from error
+    except (ValueError, requests.RequestException) as error:
+        code = "not-sent" if isinstance(error, ValueError) else "no-answer"
+        detail = f"{show_address()}, {describe_cause(error)}"
+        # "from None", because the error's own text may contain the token or the query.
+        raise ServiceError(code, detail=detail) from None
     try:
         content = response.json()
         if response.status_code in (200, 201):
             return response
-        is_error = content["object"] == "error"
-        code = content["message"] if is_error else "unexpected-answer"
+        is_error = content["object"] == "error" and "message" in content
     except (ValueError, TypeError, KeyError):
-        code = "unexpected-answer"
-        content = {}
+        is_error = False
+    if not is_error:
+        content = {"message": "unexpected-answer"}
+    code = content["message"]
     error_type = SignedOut if code == "sign-in-required" else ServiceError
     raise error_type(
         code,
@@ -195,14 +199,32 @@ def send_once(path: str, deadline: float, request: dict[str, Any]) -> Response:
     )
 
 
+def show_address() -> str:
+    """Return the scheme, host and port of PROFILES_URL; the rest may be secret."""
+    # Without a dot and a colon, even the whole may be: the token, for example.
+    host = r"(?:[\w.-]*|\[[\w.:]+\])(?::\d+)?"
+    pattern = rf"(?=.*[.:])(\w+://)?(?:[^/?#]*@)?({host})(?:[/?#][^@]*)?"
+    match = re.fullmatch(pattern, os.environ["PROFILES_URL"])
+    return (match[1] or "") + match[2] if match else "malformed PROFILES_URL"
+
+
+def describe_cause(error: BaseException) -> str:
+    """Return the class of the innermost cause and, if it has one, the system's text."""
+    for cause in (error.__cause__, *error.args):
+        if isinstance(cause, BaseException):
+            return describe_cause(cause)
+    text = getattr(error, "strerror", None)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def administrate(method: str, path: str, **options: Any) -> Response:
     """Send a request with the administrator's token."""
     token = os.environ["PROFILES_TOKEN"]
     try:
-        return send(method, f"administrator/{path}", token, **options)
+        return send_request(method, f"administrator/{path}", token, **options)
     except ServiceError as error:
         if error.code in ("sign-in-required", "administrator-required"):
-            raise AdministratorTokenError(**asdict(error)) from error
+            raise AdministratorTokenError(*error.args) from error
         raise
 
 
@@ -226,6 +248,7 @@ def walk(
 def accounts(limit: int = 100, **query: str) -> Iterator[Object]:
     """Yield all accounts, each with its default profile, in the order of their ids.
 
+    The ``externalid`` of an account is your id for the user, or None if it has none.
     With ``accountid``, yield only this one; with ``after``, those after this id.
     """
     return walk(administrate, "accounts", limit=limit, **query)
@@ -242,7 +265,9 @@ def profiles(limit: int = 100, **query: str) -> Iterator[Object]:
 def sign_up(user_id: str, duration: int = DURATION) -> "User":
     """Create the account of a user, start a session, and return the User.
 
-    Calling it again is safe, because the same id always gives the same account.
+    Calling it again is safe, because the same id always gives the same account. Raises
+    ServiceError("invalid-idempotency-key") if another user's id has the same hash. Then
+    don't call User(user_id), because it would act for that other user.
     """
     compute_accountid(user_id)  # raises ValueError before anything is sent
     administrate("POST", "create-account", key=user_id)
@@ -314,7 +339,7 @@ class User:
         """
         path = f"user/{path}"
         try:
-            return send(method, path, self.token, **options)
+            return send_request(method, path, self.token, **options)
         except SignedOut as error:
             # An unknown token: its account or session was deleted, or PROFILES_APPID
             # is wrong, which raises AdministratorTokenError here.
@@ -323,7 +348,7 @@ class User:
             if error.reason != "expired":
                 raise
         self.sign_in()
-        return send(method, path, self.token, **options)
+        return send_request(method, path, self.token, **options)
 
     def call(self, method: str, path: str, **options: Any) -> Object:
         """Send a request of the user; return the object of the response."""
@@ -347,40 +372,42 @@ class User:
     ) -> Object:
         """Save the fields in a profile and return it.
 
-        Without a profileid, this is the default profile or, if there is none, the
-        newest one. If the user has no profile, create one and make it the default.
+        Without a profileid, this is the default profile. If there is none, create the
+        profile with the key ``first``, or change it if it exists, and make it the
+        default. No other profile is changed.
 
         With ``if_match``, the ``updatedAt`` of the profile that the user has edited,
         nothing is saved if the profile was changed after that. This raises
         ServiceError("profile-changed"): show the user the profile as it is now.
         """
-        if not profileid:
-            profile = self.account()["profile"]
-            profile = profile or next(self.profiles(limit=1), None)  # the newest
-            if profile is None:
+        if profileid is None:
+            default = self.account()["profile"]
+            if default is None:
                 if if_match is not None:
                     raise ServiceError("profile-changed", 412)  # it was deleted
-                body = {**fields, "default": "true"}
-                profile, is_new = self.send_new_profile(body, "first")
-                if is_new:
-                    return profile
-                # Another request created it, so these fields are not saved yet.
-            profileid = profile["profileid"]
+                return self.save_first_profile(fields)
+            profileid = default["profileid"]
         query = {"profileid": profileid, "if_match": if_match}
         return self.call("PATCH", "update-profile", body=fields, **query)
+
+    def save_first_profile(self, fields: Fields) -> Object:
+        """Save the fields in the profile with the key ``first``, as the default."""
+        options = {"key": "first", "accountid": self.accountid}
+        body = {**fields, "default": "true"}
+        response = self.send("POST", "create-profile", body=body, **options)
+        profile: Object = response.json()
+        if response.status_code == 200:  # it existed, so nothing has been saved yet
+            profile = self.save_profile(fields, profile["profileid"])
+            self.set_default_profile(profile["profileid"])
+        return profile
 
     def create_profile(self, fields: Fields, key: str) -> Object:
         """Create a profile, or return the one that was created with the same key.
 
         Use a new UUID as the key of each profile.
         """
-        return self.send_new_profile(fields, key)[0]
-
-    def send_new_profile(self, fields: Fields, key: str) -> tuple[Object, bool]:
-        """Return the profile with this key, and whether it is new."""
         options = {"key": key, "accountid": self.accountid}
-        response = self.send("POST", "create-profile", body=fields, **options)
-        return response.json(), response.status_code == 201
+        return self.call("POST", "create-profile", body=fields, **options)
 
     def set_default_profile(self, profileid: str) -> Object:
         """Make a profile the default; return the account."""
@@ -404,7 +431,7 @@ class User:
     def sign_out(self) -> None:
         """End this token's session. Discard the User: another call raises SignedOut."""
         with done_already("sign-in-required", "invalid-sessionid"):
-            send("PATCH", "user/end-session", self.token)
+            send_request("PATCH", "user/end-session", self.token)
 
     def sign_out_everywhere(self) -> None:
         """End all sessions. Discard the User: another call raises SignedOut."""

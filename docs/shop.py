@@ -9,6 +9,7 @@ Its users are in the file shop.db. The one named by SHOP_ADMINISTRATOR can list 
 
 import os
 import sqlite3
+from itertools import islice
 from secrets import token_urlsafe
 
 import client
@@ -23,21 +24,28 @@ db = sqlite3.connect("shop.db", isolation_level=None, check_same_thread=False)
 # The service's lists have the accountid of a user, so it needs an index: UNIQUE is one.
 db.execute("""CREATE TABLE IF NOT EXISTS users (name TEXT UNIQUE CHECK (name <> ''),
     password TEXT, user_id TEXT, accountid TEXT UNIQUE)""")
+PAGE_SIZE = 20  # users
 FIELDS = {"full-name": "fullName", "contact-email": "contactEmail"}
+MESSAGES = {
+    "invalid-full-name": "Please enter your name.",
+    "invalid-full-name-length": "This name is too long or too short.",
+    "invalid-contact-email": "Please enter a valid e-mail address.",
+}
 LAYOUT = """<!doctype html><title>Shop</title>
 {% if session %}<form method="post" action="/devices"><a href="/">My profile</a>
 <a href="/devices">My devices</a> <a href="/users">Users</a>
 <button name="sessionid" value="{{ g.user.sessionid }}">Sign out</button></form>
-{% endif %}<p>{{ message | replace("-", " ") }}</p>"""
+{% endif %}<p>{{ message }}</p>"""
 SIGN_IN = """<h1>Shop</h1><form method="post" action="/sign-in">
-Name <input name="name"> Password <input name="password" type="password">
+Name <input name="name" value="{{ form.name }}">
+Password <input name="password" type="password">
 <button>Sign in</button> <button name="is_new" value="yes">Sign up</button></form>"""
 PROFILE = """<h1>My profile</h1><form method="post">
 <input type="hidden" name="updatedAt" value="{{ (form or stored).updatedAt }}">
 {% for field, property in fields.items() %}<p>{{ field | replace("-", " ") }}
 <input name="{{ field }}" value="{{ form[field] if form else stored[property] or '' }}">
-{% if form %}{{ errors[field] | replace("-", " ") }}{% if stored %}
-(now {{ stored[property] }}){% endif %}{% endif %}</p>{% endfor %}
+{{ messages[errors[field]] }}{% if form and stored %}
+(now {{ stored[property] }}){% endif %}</p>{% endfor %}
 <button>Save</button></form>
 <form method="post" action="/leave"><button>Delete my account</button></form>"""
 DEVICES = """<h1>My devices</h1><form method="post">{% for each in g.user.sessions() %}
@@ -46,10 +54,13 @@ Sign out</button>{% if each.sessionid == g.user.sessionid %} this device{% endif
 {% endfor %}<button>Sign out on all devices</button></form>"""
 USERS = """<h1>Users</h1><form><input name="email"> <button>Find e-mail</button></form>
 {% for user, row in users if user %}{% set profile = row.profile or row %}
-<p>{{ user[0] }}: {{ profile.fullName }}, {{ profile.contactEmail }}</p>{% endfor %}"""
+<p>{{ user[0] }}: {{ profile.fullName }}, {{ profile.contactEmail }}</p>{% endfor %}
+{% if next_page %}<a href="{{ url_for('users', **next_page) }}">Next page</a>{% endif %}
+"""
 
 
 def page(body: str, message: str = "", **data: object) -> str:
+    data = {"form": request.form, "errors": {}, "messages": MESSAGES, **data}
     return render_template_string(LAYOUT + body, message=message, fields=FIELDS, **data)
 
 
@@ -74,12 +85,17 @@ def show_error(error: client.ServiceError) -> ResponseReturnValue:
         session.clear()
         return page(SIGN_IN, "Please sign in, or sign up."), 401
     app.logger.error(error)
-    return page("", "Sorry, this doesn't work right now. Please try again soon."), 503
+    # A form is shown again with what was typed into it.
+    forms = {"sign_in": SIGN_IN, "profile": PROFILE} if request.form else {}
+    body = forms.get(request.endpoint or "", "")
+    return page(body, "Sorry, this doesn't work right now. Please try again soon."), 503
 
 
 @app.post("/sign-in")
 def sign_in() -> ResponseReturnValue:
-    name, password = request.form["name"], request.form["password"]
+    name, password = request.form["name"].strip(), request.form["password"]
+    if not name or not password:
+        return page(SIGN_IN, "Please enter a name and a password."), 400
     if is_new := "is_new" in request.form:
         new_id = token_urlsafe()
         ids = [new_id, client.compute_accountid(new_id)]
@@ -88,7 +104,8 @@ def sign_in() -> ResponseReturnValue:
     select = "SELECT password, user_id FROM users WHERE name = ?"
     password_hash, user_id = db.execute(select, [name]).fetchone() or ("", "")
     if not check_password_hash(password_hash, password):
-        return page(SIGN_IN, "Wrong password, or the name is not available."), 401
+        message = "This name is taken." if is_new else "Wrong name or password."
+        return page(SIGN_IN, message), 401
     # Signing in creates no account, because the operator may have deleted it.
     g.user = client.sign_up(user_id) if is_new else client.User(user_id)
     session.update(name=name, user_id=user_id)
@@ -97,20 +114,21 @@ def sign_in() -> ResponseReturnValue:
 
 @app.route("/", methods=["GET", "POST"])
 def profile() -> str:
-    stored = g.user.account()["profile"] or {}
     if request.method == "GET":
-        return page(PROFILE, stored=stored)
+        return page(PROFILE, stored=g.user.account()["profile"] or {})
     fields = {field: request.form[field].strip() for field in FIELDS}
     try:
         saved = g.user.save_profile(fields, if_match=request.form["updatedAt"] or None)
-        return page(PROFILE, "Saved.", stored=saved)
+        return page(PROFILE, "Saved.", stored=saved, form={})
     except client.ServiceError as error:
-        form = request.form.to_dict()
         if error.code == "profile-changed":
-            form["updatedAt"] = stored.get("updatedAt", "")  # to save again replaces it
-        elif not error.errors:
+            stored = g.user.account()["profile"] or {}
+            form = {**fields, "updatedAt": stored.get("updatedAt", "")}
+            message = "The profile has changed meanwhile. Save again to replace it."
+            return page(PROFILE, message, stored=stored, form=form)
+        if FIELDS.keys().isdisjoint(error.errors):
             raise
-        return page(PROFILE, error.code, stored=stored, form=form, errors=error.errors)
+        return page(PROFILE, "Nothing was saved.", errors=error.errors)
 
 
 @app.route("/devices", methods=["GET", "POST"])
@@ -133,8 +151,16 @@ def leave() -> ResponseReturnValue:
 def users() -> ResponseReturnValue:
     if session["name"] != os.environ.get("SHOP_ADMINISTRATOR"):
         return page("", "This page is for the administrator."), 403
-    email = request.args.get("email")
-    rows = client.profiles(email=email) if email else client.accounts()
+    names = ["email", "after"]
+    query = {name: request.args[name] for name in names if request.args.get(name)}
+    find, identifier = client.accounts, "accountid"
+    if "email" in query:
+        find, identifier = client.profiles, "profileid"
+    rows = list(islice(find(PAGE_SIZE + 1, **query), PAGE_SIZE + 1))
+    next_page = None
+    if len(rows) > PAGE_SIZE:
+        rows.pop()  # the next page starts with it
+        next_page = {**query, "after": rows[-1][identifier]}
     select = "SELECT name FROM users WHERE accountid = ?"
     users = [(db.execute(select, [row["accountid"]]).fetchone(), row) for row in rows]
-    return page(USERS, users=users)
+    return page(USERS, users=users, next_page=next_page)

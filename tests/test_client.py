@@ -2,17 +2,23 @@
 
 import os
 import re
+import shutil
+import socket
+import ssl
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from copy import copy, deepcopy
 from importlib import import_module
 from io import BytesIO
 from itertools import cycle
+from pickle import dumps, loads
 from threading import Event, Thread
 from traceback import format_exception
 
 import pytest
-from service import ROOT, close_connection, named, on_sqlite, run, sign_in
+from service import ROOT, at_once, close_connection, named, on_sqlite, run, sign_in
 from werkzeug.serving import make_server
 from werkzeug.wsgi import get_input_stream
 
@@ -235,21 +241,55 @@ def test_another_application(proxy, client, app, monkeypatch):
 
 
 def test_the_profile_that_is_saved(proxy, eve):
-    """One that is named, else the default one, else the newest one."""
+    """One that is named, else the default one."""
     first = eve.save_profile(named("a"))
     assert eve.account()["profile"] == first
     assert eve.profile(first["profileid"]) == first
     second = eve.create_profile(named("b"), "b")
-    third = eve.create_profile(named("b"), "c")
-    assert eve.create_profile(named("b"), "c") == third
+    assert eve.create_profile(named("b"), "b") == second
     assert eve.set_default_profile(second["profileid"])["profile"] == second
     named_first = eve.save_profile(named("c"), first["profileid"])
-    default = eve.save_profile(named("c"))
+    default = eve.save_profile(named("d"))
     assert default["profileid"] == second["profileid"]
-    eve.delete_profile(second["profileid"])
-    newest = eve.save_profile(named("c"))
-    assert newest["profileid"] == third["profileid"]
-    assert list(eve.profiles(limit=1)) == [newest, named_first]
+    assert list(eve.profiles(limit=1)) == [default, named_first]
+
+
+def test_a_first_save_beside_another_programs_profile(proxy, eve):
+    """It is stored in a profile of its own, which a reload shows."""
+    other = eve.create_profile(named("Lea"), "other")
+    saved = eve.save_profile(named("Eve"))
+    assert eve.account()["profile"] == saved
+    assert list(eve.profiles()) == [saved, other]
+
+
+def test_a_save_after_the_default_was_deleted(proxy, eve):
+    first = eve.save_profile(named("a"))
+    other = eve.create_profile(named("b"), "b")
+    eve.delete_profile(first["profileid"])
+    saved = eve.save_profile(named("c"))
+    assert saved["profileid"] == first["profileid"]
+    assert eve.account()["profile"] == saved
+    assert list(eve.profiles()) == [saved, other]
+
+
+def test_a_save_when_the_first_profile_is_not_the_default(proxy, eve):
+    """It is changed, and becomes the default."""
+    first = eve.save_profile(named("a"))
+    newest = eve.create_profile(named("b"), "b")
+    default = eve.create_profile(named("c"), "c")
+    eve.set_default_profile(default["profileid"])
+    eve.delete_profile(default["profileid"])
+    saved = eve.save_profile(named("d"))
+    assert saved["profileid"] == first["profileid"]
+    assert saved["fullName"] == "d"
+    assert eve.account()["profile"] == saved
+    assert list(eve.profiles()) == [newest, saved]
+
+
+def test_a_profile_with_an_empty_id(proxy, client, eve):
+    with pytest.raises(ValueError, match="profileid has no value"):
+        eve.save_profile(named("Eve"), "")
+    assert proxy.sent == []
 
 
 def test_each_wrong_field_has_its_code(client, eve):
@@ -318,11 +358,44 @@ def test_an_edit_of_a_profile_that_was_deleted(proxy, client, eve):
 def test_a_first_save_that_loses_a_race(proxy, eve):
     """The answer to its create is a 200 with the other's values."""
     eve.save_profile(named("Lea"))
-    no_default, no_profiles = page(200, b'{"profile": null}'), page(200, b"null")
-    proxy.faults = iter([no_default, no_profiles])
+    proxy.sent.clear()
+    proxy.faults = iter([page(200, b'{"profile": null}')])
     saved = eve.save_profile(named("Eve"))
     assert saved["contactEmail"] == "Eve@example.com"
     assert list(eve.profiles()) == [saved]
+    requests = ["account", "create-profile", "update-profile", "set-default-profile"]
+    assert proxy.sent == [*requests, "profiles"]
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param([lose], id="account"),
+        pytest.param([pass_on, lose], id="create-profile"),
+        pytest.param([pass_on, lose, pass_on, lose], id="update-profile"),
+        pytest.param([pass_on, lose, *[pass_on] * 2, lose], id="set-default-profile"),
+    ],
+)
+def test_a_first_save_whose_answer_is_lost(proxy, eve, faults):
+    proxy.faults = iter(faults)
+    saved = eve.save_profile(named("Eve"))
+    assert saved["fullName"] == "Eve"
+    assert proxy.waits == [0] * faults.count(lose)
+    assert eve.account()["profile"] == saved
+    assert list(eve.profiles()) == [saved]
+
+
+def test_two_first_saves_at_once(proxy, eve, keep):
+    """They save one profile, which has the values of one of them."""
+    other = keep(eve)
+    saved = at_once(
+        lambda: eve.save_profile(named("a")),
+        lambda: other.save_profile(named("b")),
+    )
+    assert [profile["fullName"] for profile in saved] == ["a", "b"]
+    (stored,) = eve.profiles()
+    assert stored in saved
+    assert eve.account()["profile"] == stored
 
 
 def test_what_is_not_done_is_no_success(proxy, client, eve):
@@ -426,6 +499,7 @@ def test_an_outage(proxy, client, eve, monkeypatch, call, repeats):
         (404, b"[]"),
         (404, b'{"message": "no\\nroute"}'),
         (404, b'{"object": "x", "message": "no\\nroute"}'),
+        (404, b'{"object": "x", "message": "x", "errors": ["no\\nroute"]}'),
     ],
 )
 def test_another_page_is_an_error_at_once(proxy, client, eve, status, content):
@@ -454,7 +528,8 @@ def test_a_service_that_never_answers(
     with pytest.raises(client.ServiceError) as caught:
         eve.account()
     given_up.set()
-    assert str(caught.value) == "no-answer"
+    address = os.environ["PROFILES_URL"].removesuffix("/prefix/")
+    assert str(caught.value) == f"no-answer, {address}, TimeoutError"
     assert proxy.waits == waits
 
 
@@ -474,21 +549,143 @@ def test_an_answer_that_breaks_off(proxy, eve):
     assert proxy.waits == [0]
 
 
+def find_profiles(client):
+    """Return the error of a search."""
+    address = "secret@example.com"
+    with pytest.raises(client.ServiceError) as caught:
+        list(client.profiles(email=address))
+    assert str(caught.value).isprintable()
+    assert "secret" not in "".join(format_exception(caught.value))
+    return caught.value
+
+
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "value", "reason"),
     [
-        pytest.param("PROFILES_TOKEN", "secret\n", id="token with a line break"),
-        pytest.param("PROFILES_APPID", "secret\n", id="appid with a line break"),
-        pytest.param("PROFILES_URL", "http://", id="address without a host"),
-        pytest.param("PROFILES_URL", "", id="no address"),
+        pytest.param("TOKEN", "secret\n", "InvalidHeader", id="line break in token"),
+        pytest.param("TOKEN", "secret…", "UnicodeEncodeError", id="token cut short"),
+        pytest.param("APPID", "secret\n", "InvalidHeader", id="line break in appid"),
     ],
 )
-def test_what_cannot_be_sent(proxy, client, monkeypatch, name, value):
-    monkeypatch.setenv(name, value)
-    with pytest.raises(client.ServiceError, match="not-sent") as caught:
+def test_a_header_that_cannot_be_sent(proxy, client, monkeypatch, name, value, reason):
+    monkeypatch.setenv("PROFILES_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv(f"PROFILES_{name}", value)
+    assert str(find_profiles(client)) == f"not-sent, http://127.0.0.1:1, {reason}"
+    assert proxy.waits == []
+
+
+NO_ADDRESS = "malformed PROFILES_URL"
+
+
+@pytest.mark.parametrize(
+    ("address", "shown", "reason"),
+    [
+        ("", NO_ADDRESS, "MissingSchema"),
+        ("secret", NO_ADDRESS, "MissingSchema"),  # the token, say
+        ("http://", "http://", "InvalidURL"),
+        ("127.0.0.1:8000", "127.0.0.1:8000", "InvalidSchema"),
+        ("ada:secret@localhost:8000/secret", "localhost:8000", "InvalidSchema"),
+        ("http://ada:secret?@localhost:8000", NO_ADDRESS, "InvalidURL"),
+        ("http://ada:secret/@localhost:8000", NO_ADDRESS, "InvalidURL"),
+        ("http://localhost:8000\n", NO_ADDRESS, "InvalidURL"),
+    ],
+)
+def test_a_malformed_address(proxy, client, monkeypatch, address, shown, reason):
+    monkeypatch.setenv("PROFILES_URL", address)
+    assert str(find_profiles(client)) == f"not-sent, {shown}, {reason}"
+    assert proxy.waits == []
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        pytest.param("http://127.0.0.1:1", id="wrong port"),
+        pytest.param("http://ada:secret@127.0.0.1:1", id="password"),
+        pytest.param("http://secret@127.0.0.1:1/secret?secret=7", id="path and query"),
+    ],
+)
+def test_an_address_that_nobody_listens_to(proxy, client, monkeypatch, address):
+    monkeypatch.setenv("PROFILES_URL", address)
+    reason = "ConnectionRefusedError: Connection refused"
+    assert str(find_profiles(client)) == f"no-answer, http://127.0.0.1:1, {reason}"
+
+
+def test_an_unknown_host(proxy, client, monkeypatch):
+    """The error is not confused with one that the caller handles meanwhile."""
+
+    def fail(*request, **options):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+    monkeypatch.setenv("PROFILES_URL", "https://profiles.example")
+    try:
+        raise OSError(7, "secret")
+    except OSError:
+        with pytest.raises(client.ServiceError) as caught:
+            client.User("Eve")
+    reason = "gaierror: Name or service not known"
+    assert str(caught.value) == f"no-answer, https://profiles.example, {reason}"
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="install openssl")
+def test_a_certificate_that_is_not_trusted(proxy, client, monkeypatch, tmp_path):
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=x -keyout key -out x"
+    subprocess.run(command.split(), cwd=tmp_path, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "x", tmp_path / "key")
+
+    def refuse():
+        for _ in range(2):
+            wire, _ = server.accept()
+            with wire, suppress(OSError):
+                context.wrap_socket(wire, server_side=True).close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"https://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setenv("PROFILES_URL", address)
+        thread = Thread(target=refuse)
+        thread.start()
+        error = find_profiles(client)
+        thread.join()
+    reason = (
+        r"SSLCertVerificationError: \[SSL: CERTIFICATE_VERIFY_FAILED\] "
+        r"certificate verify failed: self.signed certificate \(_ssl\.c:\d+\)"
+    )
+    assert re.fullmatch(f"no-answer, {address}, {reason}", str(error))
+
+
+@pytest.mark.parametrize(
+    "duplicate",
+    [
+        pytest.param(copy, id="copy"),
+        pytest.param(deepcopy, id="deepcopy"),
+        pytest.param(lambda error: loads(dumps(error)), id="pickle"),
+    ],
+)
+@pytest.mark.parametrize(
+    "name", ["ServiceError", "AdministratorTokenError", "SignedOut"]
+)
+def test_a_copy_of_an_error(proxy, client, name, duplicate):
+    error_type = getattr(client, name)
+    codes = {"dob": "invalid-dob"}
+    values = {"request_id": "r7", "reason": "ended", "errors": codes}
+    values |= {"retry_after": "2", "detail": "http://127.0.0.1:1, TimeoutError"}
+    error = error_type(code="invalid-dob", status=400, **values)
+    error.add_note("while Eve saved")
+    twin = duplicate(error)
+    assert type(twin) is error_type
+    assert vars(twin) == vars(error)
+    assert twin.args == ("invalid-dob", 400, *values.values())
+    assert str(twin) == str(error)
+
+
+def test_a_copy_of_the_error_of_a_wrong_token(proxy, client, monkeypatch):
+    monkeypatch.setenv("PROFILES_TOKEN", "0" * 64)
+    with pytest.raises(client.AdministratorTokenError) as caught:
         client.User("Eve")
-    assert "secret" not in "".join(format_exception(caught.value))
-    assert (proxy.sent, proxy.waits) == ([], [])
+    error = caught.value
+    assert error.request_id
+    assert vars(copy(error)) == vars(error)
 
 
 def test_a_walk(proxy, client, eve, administrator):

@@ -4,7 +4,7 @@ import re
 from html import unescape
 
 import pytest
-from service import ROOT, Served, execute, on_sqlite, run, sign_in
+from service import ROOT, Served, SignedIn, execute, named, on_sqlite, run, sign_in
 
 SHOPPERS = "SELECT accountid FROM account WHERE NOT administrator"
 pytestmark = [pytest.mark.long, on_sqlite]
@@ -40,6 +40,16 @@ class Browser:
         found = re.findall('<input .*?name="(.*?)".*? value="(.*?)"', self.html)
         return {name: unescape(value) for name, value in found}
 
+    def read_pages(self):
+        """Return the users of this page and of those that follow."""
+        pages = []
+        while True:
+            pages.append(re.findall("<p>(.+: .*)</p>", self.html))
+            link = re.search('<a href="(.*?)">Next page</a>', self.html)
+            if not link:
+                return pages
+            self.open(unescape(link[1]))
+
     @property
     def devices(self):
         """The sessionid of each button of the page, without that of its head."""
@@ -71,6 +81,15 @@ def shop(service, tmp_path):
         shop.kill()
 
 
+def sign_in_elsewhere(service):
+    """Return a client of another program for the only user of the shop."""
+    user = SignedIn(service)
+    ((user.accountid,),) = execute(service.environment["DATABASE_URL"], SHOPPERS)
+    token = run(service, "create-session", user.accountid)["token"]
+    user.headers = {"Authorization": f"Bearer {token}"}
+    return user
+
+
 def test_a_user_from_sign_up_to_leaving(shop):
     browser = Browser(shop)
     assert browser.status == 401
@@ -78,10 +97,13 @@ def test_a_user_from_sign_up_to_leaving(shop):
     browser.sign_up("eve")
     assert browser.inputs == {"updatedAt": "", "full-name": "", "contact-email": ""}
     browser.save("", "x")
-    assert "invalid full name" in browser.html
-    assert "invalid contact email" in browser.html
+    assert "Please enter your name." in browser.html
+    assert "Please enter a valid e-mail address." in browser.html
     assert "(now" not in browser.html
     assert browser.inputs["contact-email"] == "x"
+    browser.save("x" * 51, "eve@example.com")
+    assert "This name is too long or too short." in browser.html
+    assert "invalid-" not in browser.html
     browser.save(' <b>"Eve"', "eve@example.com")
     assert "Saved." in browser.html
     assert "<b>" not in browser.html
@@ -95,6 +117,23 @@ def test_a_user_from_sign_up_to_leaving(shop):
     assert browser.status == 401
 
 
+def test_a_user_whose_profile_another_program_stores(shop, service):
+    """The shop saves a profile of its own, and shows it after a reload."""
+    browser = Browser(shop)
+    browser.sign_up("eve")
+    user = sign_in_elsewhere(service)
+    other = user.create(named("Other")).json
+    for name in ("Eve", "Eva"):
+        browser.save(name, "eve@example.com")
+        assert "Saved." in browser.html
+        browser.open("/")
+        assert browser.inputs["full-name"] == name
+    path = f"/api/user/profiles?accountid={user.accountid}"
+    shops, others = user.get(path).json
+    assert shops["fullName"] == "Eva"
+    assert others == other
+
+
 def test_a_stale_tab(shop):
     tab = Browser(shop)
     tab.sign_up("eve")
@@ -104,7 +143,7 @@ def test_a_stale_tab(shop):
     other.save("Eva", "eve@example.com")
     tab.save("", "eve@example.com")
     tab.save("Evi", "eve@example.com")
-    assert "profile changed" in tab.html
+    assert "The profile has changed meanwhile." in tab.html
     assert "(now Eva)" in tab.html
     assert tab.inputs["full-name"] == "Evi"
     tab.save("Evi", "eve@example.com")
@@ -172,31 +211,109 @@ def test_the_administrator(shop, service):
     assert re.findall("<p>(.+: .*)</p>", browser.html) == ["eve: Eve, eve@example.com"]
 
 
+@pytest.mark.parametrize(
+    ("count", "sizes"),
+    [
+        pytest.param(20, [20], id="one page"),
+        pytest.param(21, [20, 1], id="two pages"),
+    ],
+)
+def test_the_pages_of_a_search(shop, service, count, sizes):
+    browser = Browser(shop)
+    browser.sign_up("ada")
+    address = "ada+shop@example.com"
+    user = sign_in_elsewhere(service)
+    for number in range(count):
+        fields = {"full-name": f"Ada {number:02}", "contact-email": address}
+        assert user.create(fields).status_code == 201
+    browser.open("/users?email=ada%2Bshop@example.com")
+    pages = browser.read_pages()
+    assert [len(page) for page in pages] == sizes
+    names = [f"ada: Ada {number:02}, {address}" for number in reversed(range(count))]
+    assert sum(pages, []) == names
+
+
+def test_the_pages_of_all_users(shop, service, tmp_path):
+    browser = Browser(shop)
+    browser.sign_up("ada")
+    administrator = sign_in(service, administrator=True)
+    for number in range(40):
+        account = administrator.post("/api/administrator/create-account").json
+        row = f"user {number}", "", f"{number}", account["accountid"]
+        insert = "INSERT INTO users VALUES (?, ?, ?, ?)"
+        execute(f"sqlite:///{tmp_path}/shop.db", insert, *row)
+    browser.open("/users")
+    pages = browser.read_pages()
+    users = [f"user {number}: , " for number in range(40)]
+    assert sorted(sum(pages, [])) == sorted(["ada: , ", *users])
+    assert len(pages) == 3  # the service has two accounts of administrators, too
+
+
 def test_who_is_not_let_in(shop):
     browser = Browser(shop)
     browser.sign_up("eve")
+    wrong, taken = "Wrong name or password.", "This name is taken."
     forms = [
-        {"name": "eve", "is_new": "yes"},
-        {"name": "ada"},
-        {"name": "", "is_new": "yes"},
+        ({"name": "eve", "is_new": "yes"}, taken),
+        ({"name": "eve"}, wrong),
+        ({"name": "ada"}, wrong),
     ]
-    for form in forms:
+    for form, message in forms:
         stranger = Browser(shop)
         stranger.open("/sign-in", password="guessed", **form)
         assert stranger.status == 401
+        assert f"<p>{message}</p>" in stranger.html
+        assert stranger.inputs == {"name": form["name"]}
+        assert "guessed" not in stranger.html
         stranger.open("/")
         assert stranger.status == 401
 
 
+@pytest.mark.parametrize("form", [{}, {"is_new": "yes"}], ids=["sign in", "sign up"])
+def test_a_name_or_password_that_is_missing(shop, form):
+    browser = Browser(shop)
+    for name, password in [("", ""), (" ", "x"), ("eve", "")]:
+        browser.open("/sign-in", name=name, password=password, **form)
+        assert browser.status == 400
+        assert "<p>Please enter a name and a password.</p>" in browser.html
+        assert browser.inputs == {"name": name}
+    browser.open("/")
+    assert browser.status == 401
+
+
 def test_a_service_that_is_down(shop, service):
+    """What a user has typed is shown again, and can be saved once it is up."""
+    stranger, browser = Browser(shop), Browser(shop)
+    browser.sign_up("eve")
+    browser.save("Eve", "eve@example.com")
+    typed = browser.inputs | {"full-name": '"Eva"', "contact-email": "eva@example.com"}
+    service.stop()
+    stranger.sign_up("lea")
+    browser.open("/", **typed)
+    for each in (stranger, browser):
+        assert each.status == 503
+        assert "Sorry" in each.html
+    assert stranger.inputs == {"name": "lea"}
+    assert browser.inputs == typed
+    address = f"http://127.0.0.1:{service.port}"
+    assert f"no-answer, {address}, ConnectionRefusedError" in shop.log()
+    service.start()
+    service.wait_until_up()
+    stranger.sign_up("lea")
+    assert stranger.status == 200
+    browser.open("/", **browser.inputs)
+    assert "Saved." in browser.html
+    browser.open("/")
+    assert browser.inputs["full-name"] == '"Eva"'
+
+
+def test_a_page_that_cannot_be_read(shop, service):
+    """It has no form, because an empty one would replace what is stored."""
     browser = Browser(shop)
     browser.sign_up("eve")
     service.stop()
-    browser.open("/")
-    assert browser.status == 503
-    assert "Sorry" in browser.html
-    assert "no-answer" in shop.log()
-    service.start()
-    service.wait_until_up()
-    browser.open("/")
-    assert browser.status == 200
+    for path in ("/", "/devices"):
+        browser.open(path)
+        assert browser.status == 503
+        assert "Sorry" in browser.html
+        assert browser.inputs == {}
