@@ -216,12 +216,13 @@ def build(
 ) -> tuple[str, list[str]]:
     """Return the SQL of a query, and the name of the value of each parameter.
 
-    Raises TypeError if a builder uses a value of its own, or not all of these.
+    Raises TypeError if the builder has a value of its own, leaves one of these out, or
+    calls in_() with one.
     """
     placeholders = {name: peewee.Value(name, converter=False) for name in names}
     sql, used = builder(*args, **placeholders).sql()
-    if set(used) != set(names):
-        raise TypeError(f"{builder.__name__}() must use each of {names}, and no others")
+    if set(used) != set(names) or f" IN {db.param}" in sql:
+        raise TypeError(f"{builder.__name__}() needs one value for each of {names}")
     return sql, used
 
 

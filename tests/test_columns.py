@@ -54,6 +54,16 @@ def drop_email_indexes(url):
         execute(url, f"DROP INDEX profile_appid_{column} {table}")
 
 
+def test_a_column_is_not_shown_unless_the_model_says_so(user, administrator):
+    """A new column may be a secret, as tokenHash is."""
+    hidden = {"id", "tokenHash", "endedAt"}
+    for model in (Account, Profile, Session):
+        columns = {*model._meta.sorted_field_names}
+        assert columns - {*model.PROPERTIES} <= hidden
+    shown = user.get(f"/api/user/sessions?accountid={user.accountid}").json
+    assert [{*row} for row in shown] == [{*Session.PROPERTIES}]
+
+
 def test_the_columns_that_may_be_null_are_added(flask, user, database_url):
     """Once. The rows keep their other values."""
     before = user.create(named("Ada", default="true")).json

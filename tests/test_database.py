@@ -36,6 +36,7 @@ from service import (
 import models
 from accounts import create_account
 from database import db, retry_on_conflict
+from database import run as run_query
 from database_url import parse_database_url
 from errors import ServiceError
 from models import Account, Profile
@@ -260,6 +261,46 @@ def test_a_deadlock_of_nested_transactions_is_repeated(app, user):
 
 
 @on_mysql
+def test_a_deadlock_in_a_transaction_of_a_program_is_raised_as_it_is(app, user):
+    """Not as the error of Peewee's rollback, 1305, to a savepoint that is gone."""
+    callers = [user.caller, sign_in(app).caller]
+    locked = {caller.accountid: Event() for caller in callers}
+
+    def create_for_both(first, second):
+        with suppress(peewee.OperationalError), db.atomic():
+            create_with_default(first)
+            locked[first.accountid].set()
+            locked[second.accountid].wait(40)
+            try:
+                create_with_default(second)
+            except peewee.OperationalError as error:
+                return error.args[0]
+
+    numbers = at_once(
+        in_context(create_for_both, *callers),
+        in_context(create_for_both, *callers[::-1]),
+    )
+    assert sorted(numbers, key=str) == [1213, None]
+
+
+@on_mysql
+def test_a_repeated_create_in_a_transaction_returns_the_default_as_committed(
+    app, administrator
+):
+    """A snapshot shows the account before it had one."""
+    caller = administrator.caller
+    create = partial(create_account, caller, idempotency_key="key")
+    account = create()
+    owner = Account.get_by_id(account["accountid"])
+    with db.atomic():
+        assert Account.select().count()
+        (profile,) = at_once(in_context(create_with_default, owner))
+        repeated = create()
+    assert repeated["profileid"] == profile["profileid"]
+    assert repeated["profile"] == profile
+
+
+@on_mysql
 def test_a_key_that_another_transaction_used_meanwhile(app, administrator):
     """What this transaction read before may not show the account."""
     caller = administrator.caller
@@ -305,6 +346,31 @@ def test_a_conflict_outside_a_transaction_is_repeated(app, error, begin, tries):
     with suppress(peewee.OperationalError), begin():
         retry_on_conflict(work)()
     assert work.call_count == tries
+
+
+def test_what_a_program_handles_is_no_conflict_of_a_call(app):
+    """Its own conflict is the context of any error that the call raises."""
+    work = Mock(side_effect=peewee.ProgrammingError(1146, "no such table"))
+    with pytest.raises(peewee.ProgrammingError):
+        try:
+            raise peewee.OperationalError(1213, "Deadlock found")
+        except peewee.OperationalError:
+            retry_on_conflict(work)()
+    assert work.call_count == 1
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        lambda key: Account.accountid.is_null(),
+        lambda key: (Account.accountid == key) & (Account.appid == "shop"),
+        lambda key: Account.accountid.in_(key),
+    ],
+    ids=["it is left out", "a value of its own", "several values"],
+)
+def test_a_query_that_is_built_once_has_one_value_for_each_name(app, condition):
+    with pytest.raises(TypeError, match="needs one value for each of"):
+        run_query(lambda *, key: Account.select().where(condition(key)), key="x")
 
 
 @on_sqlite

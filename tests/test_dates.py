@@ -84,6 +84,10 @@ Jan 31  10:30:00 1950
 01/ 3/1950
  1950-01-31
  5 Jan 1950
+garbage, 31 Jan 1950
+31 Jan 1950 10:30 blah blah
+31 Jan 70 10:30:00 +1970
+15 March 0144 10:00 BC
 """.splitlines()
     + [
         # A character is not ASCII, not to be seen, or one too many.

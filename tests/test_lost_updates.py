@@ -53,11 +53,45 @@ def meanwhile(monkeypatch):
     return arrange
 
 
-def test_an_update_returns_the_profile_as_it_is_stored(user, profile, store, meanwhile):
-    meanwhile(partial(store, website="https://example.com"))
-    updated = store(phone="1")
-    assert (updated["website"], updated["phone"]) == ("https://example.com", "1")
-    assert find_own_profile(user.caller, profile["profileid"]) == updated
+def test_each_of_many_updates_at_once_returns_what_it_sent(user, profile):
+    """No two return the same version, and the last version is stored."""
+
+    def update(thread):
+        names = [f"{thread}.{turn}" for turn in range(50)]
+        update = partial(user.update, profile["profileid"])
+        return [(name, update(named(name)).json) for name in names]
+
+    updates = [pair for pairs in at_once(*runs(update)) for pair in pairs]
+    assert all(name == returned["fullName"] for name, returned in updates)
+    versions = {returned["updatedAt"]: returned for _, returned in updates}
+    assert len(versions) == 200
+    newest = versions[max(versions)]
+    assert find_own_profile(user.caller, profile["profileid"]) == newest
+
+
+def test_no_two_updates_at_once_replace_the_same_version(user, profile):
+    """With If-Match, each client reads again until it has stored its name."""
+
+    def update(thread):
+        replaced, path = [], f"{PROFILE}?profileid={profile['profileid']}"
+        for turn in range(10):
+            status = 412
+            while status == 412:
+                tag = user.get(path).headers["ETag"]
+                body, headers = named(f"{thread}.{turn}"), {"If-Match": tag}
+                response = user.update(profile["profileid"], body, headers=headers)
+                status = response.status_code
+            assert status == 200
+            replaced.append(tag)
+        return replaced
+
+    tags = [tag for replaced in at_once(*runs(update)) for tag in replaced]
+    assert len({*tags}) == len(tags) == 40
+
+
+def runs(function):
+    """Calls of a function with the number of their thread, for four threads."""
+    return [partial(function, thread) for thread in range(4)]
 
 
 def test_an_update_of_a_profile_that_is_deleted_meanwhile(

@@ -14,7 +14,7 @@ from service import (
     sign_in,
 )
 
-from accounts import find_own_account
+from accounts import delete_account, find_own_account
 from callers import OPERATOR
 from database import db
 from errors import ServiceError
@@ -144,6 +144,25 @@ def test_a_transaction_that_has_read_sees_what_was_committed_since(user, operati
         with pytest.raises(ServiceError, match="^invalid-profileid$"):
             operation(user.caller, old["profileid"])
     assert created.json in (result, result.get("profile"))
+
+
+@pytest.mark.parametrize("operation", [set_default_profile, delete_profile])
+def test_the_operator_changes_any_profile(user, operation):
+    profile = user.create(named("a")).json
+    with pytest.raises(ServiceError, match="^invalid-profileid$"):
+        operation(OPERATOR, profile["profileid"], appid="Shop")
+    result = operation(OPERATOR, profile["profileid"])
+    assert profile in (result, result.get("profile"))
+
+
+@pytest.mark.parametrize("operation", [set_default_profile, delete_profile])
+def test_a_profile_whose_account_was_deleted_meanwhile(user, operation):
+    """The profile is what the caller named, so its code is the error."""
+    caller, profile = user.caller, user.create(named("a")).json
+    delete_account(OPERATOR, user.accountid)
+    with pytest.raises(ServiceError, match="^invalid-profileid$") as caught:
+        operation(caller, profile["profileid"])
+    assert caught.value.status == 404
 
 
 def test_the_account_agrees_with_its_default_profile(user):

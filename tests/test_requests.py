@@ -256,12 +256,14 @@ def test_the_default_of_json_may_be_true_but_not_1(user):
 
 class Job(str, Enum):  # noqa: UP042 (str() of it is Job.PILOT)
     PILOT = "pilot"
+    ADDRESS = "pilot@example.com"
 
 
 def test_a_subclass_of_str_is_stored_as_its_text(user):
-    body = {"occupation": Job.PILOT}
+    body = {"occupation": Job.PILOT, "contact-email": Job.ADDRESS}
     made = create_profile(user.caller, user.accountid, body, user_profile_fields=body)
     assert repr(made["occupation"]) == "'pilot'"
+    assert repr(made["contactEmail"]) == "'pilot@example.com'"
 
 
 def test_bodies_that_only_python_can_pass(user):
