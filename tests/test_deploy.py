@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 from secrets import token_hex
 
@@ -36,6 +35,7 @@ KILLED = FULL_DISK.replace(
     "-c 'import signal; signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n"
     "from flask.cli import main; main()'",
 )
+DAYS = [f"01-{day:02}T03-05-00Z" for day in range(1, 21)]
 PROGRAMS = {  # what stands for the machine's
     "curl": "",
     "flask": FLASK,
@@ -199,30 +199,52 @@ def test_restarts_beside_writers(empty_database_url, tmp_path):
     assert sorted(names) == sorted(created)
 
 
+def add_backups(machine, names):
+    """Add files of long ago with these names; return their paths, sorted by name."""
+    files = [machine.backups / name for name in sorted(names)]
+    for file in files:
+        file.touch()
+        os.utime(file, (0, 0))
+    return files
+
+
 def test_a_backup(machine):
-    """Backups of two weeks are kept."""
-    for name, days in {"new": 13, "old": 15}.items():
-        (machine.backups / f"{name}.db").touch()
-        moment = time.time() - days * 24 * 3600
-        os.utime(machine.backups / f"{name}.db", (moment, moment))
     backup = machine.back_up()
     assert re.fullmatch("[0-9-]{10}T[0-9-]{8}Z.db", backup.name)
     assert backup.stat().st_mode & 0o777 == 0o600
-    assert {file.name for file in machine.backups.iterdir()} == {backup.name, "new.db"}
     assert stored(f"sqlite:///{backup}") == stored(machine.url)
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("year", "new"),
+    [(2026, "2027"), (2026, "1970"), (2099, "2027")],
+    ids=["failed nights", "clock back", "clock ahead"],
+)
+def test_the_newest_backups_are_kept(machine, year, new):
+    """The new one and 13 others, however old they are, and files of other names."""
+    older = add_backups(machine, [f"{year}-{day}.db" for day in DAYS])
+    own = add_backups(machine, ["before-upgrade.db"])
+    machine.add_program("date", f"echo {new}-01-01T03-05-00Z")
+    backup = machine.back_up()
+    assert backup.name == f"{new}-01-01T03-05-00Z.db"
+    assert {*machine.backups.iterdir()} == {*older[-13:], *own, backup}
 
 
 @pytest.mark.long
 @on_sqlite
 @pytest.mark.parametrize("flask", [FULL_DISK, KILLED], ids=["full disk", "killed"])
 def test_a_backup_that_fails(machine, flask):
-    """What it leaves is no backup, and the next one deletes it."""
+    """It deletes none, and what it leaves is no backup: the next one deletes that."""
+    older = add_backups(machine, [f"2026-{day}.db" for day in DAYS])
     machine.add_program("flask", flask)
     assert machine.run_daily() != 0
-    assert {file.stem for file in machine.backups.iterdir()} == {"unfinished"}
+    left = {*machine.backups.iterdir()} - {*older}
+    assert {file.stem for file in left} == {"unfinished"}
+    assert all(file.exists() for file in older)
     machine.add_program("flask", FLASK)
     assert machine.run_daily() == 0
-    (backup,) = machine.backups.iterdir()
+    (backup,) = {*machine.backups.iterdir()} - {*older}
     assert stored(f"sqlite:///{backup}") == stored(machine.url)
 
 
