@@ -15,8 +15,9 @@ from service import (
     PROCFILE,
     ROOT,
     Served,
-    close_connection,
+    execute,
     named,
+    new_database,
     on_sqlite,
     repeating,
     run,
@@ -37,8 +38,9 @@ KILLED = FULL_DISK.replace(
 )
 DAYS = [f"01-{day:02}T03-05-00Z" for day in range(1, 21)]
 PROGRAMS = {  # what stands for the machine's
-    "curl": "",
+    "chown": 'shift; exec ls "$@"',
     "flask": FLASK,
+    "gunicorn": 'echo "$DATABASE_URL" "$@" >> "${0%/*}/calls"',
     "runuser": 'shift 3; exec "$@"',
     "systemctl": 'echo "$@" >> calls',
 }
@@ -65,7 +67,6 @@ class Machine:
 
     def adapt(self, text):
         """Return the text with paths of this folder, and without the user."""
-        text = text.replace("-o profiles -g profiles", "")
         text = text.replace("/srv/profiles/.venv/bin", str(self.folder))
         text = text.replace("/srv/profiles", str(ROOT))
         text = text.replace("/etc/profiles.env", str(self.settings))
@@ -248,41 +249,58 @@ def test_a_backup_that_fails(machine, flask):
     assert stored(f"sqlite:///{backup}") == stored(machine.url)
 
 
-def restore(machine, backup):
-    """Run the lines of the page; return their status, and what they stop and start."""
-    lines = re.search("(?s)# Restore a backup on SQLite.*?(?=```)", OPERATING)[0]
-    lines = machine.adapt(lines).replace("NAME", backup.stem)
+@pytest.fixture
+def new_url(machine, tmp_path):
+    """The URL of a database to restore into, of the machine's kind."""
+    kind = machine.url.partition(":")[0]
+    with new_database(kind, tmp_path) as url:
+        yield url
+
+
+def run_block(machine, beginning, new_url, name=""):
+    """Run the page's block for NEW and NAME; return its status and its calls."""
+    (lines,) = re.findall(f"(?s)```sh\n({beginning}.*?)```", OPERATING)
+    lines = machine.adapt(lines).replace("NAME.db", name).replace("NEW", new_url)
     calls = machine.folder / "calls"
     calls.write_text("")
-    return machine.run("bash", "-c", lines).returncode, calls.read_text()
+    return machine.run("bash", "-c", lines).returncode, calls.read_text().splitlines()
 
 
-@pytest.mark.skipif(not shutil.which("sqlite3"), reason="install sqlite3")
-@on_sqlite
-def test_a_restore(machine, make_app):
-    """It can be repeated, and keeps what was only in the -wal of a killed service."""
+def restore(machine, name, new_url):
+    return run_block(machine, "cd /var/lib/profiles/backups", new_url, name)
+
+
+def test_a_restore(machine, new_url):
+    """Into a new database, which is then served on another port."""
     backup = machine.back_up()
-    restored = stored(machine.url)
-    run(make_app(DATABASE_URL=machine.url), "create-account")
-    replaced = stored(machine.url)
-    killed = [(file, file.read_bytes()) for file in machine.folder.glob("*.db*")]
-    close_connection()
-    for file, content in killed:
-        file.write_bytes(content)
-    assert (machine.folder / "profiles.db-wal").stat().st_size
-    for _ in range(2):
-        done = restore(machine, backup)
-        assert done == (0, "stop profiles.socket\nstart profiles\n")
-        assert stored(machine.url) == restored
-    files = machine.folder.glob("replaced-*/profiles.db")
-    assert replaced in [stored(f"sqlite:///{file}") for file in files]
+    served = f"{new_url} --bind 127.0.0.1:8009 app:create_app()"
+    assert restore(machine, backup.name, new_url) == (0, [served])
+    assert stored(new_url) == stored(machine.url)
+    # Not again, because the new database may be in use.
+    assert restore(machine, backup.name, new_url) == (1, [])
 
 
 @on_sqlite
-@pytest.mark.parametrize("size", [0, 20_000])
-def test_a_backup_that_is_not_whole_replaces_nothing(machine, size):
+def test_a_backup_of_an_older_version(machine, new_url):
     backup = machine.back_up()
-    os.truncate(backup, size)
-    before = stored(machine.url)
-    assert restore(machine, backup) == (1, "")
-    assert stored(machine.url) == before
+    execute(f"sqlite:///{backup}", "ALTER TABLE profile DROP COLUMN website")
+    assert restore(machine, backup.name, new_url)[0] == 0
+    assert stored(new_url) == stored(machine.url)
+
+
+@on_sqlite
+def test_a_backup_that_is_not_whole(machine, new_url):
+    """It is not served, nor is one that does not exist, which is not created."""
+    backup = machine.back_up()
+    os.truncate(backup, 20_000)
+    for name in (backup.name, "missing.db"):
+        status, calls = restore(machine, name, new_url)
+        assert status and not calls
+    assert [*machine.backups.glob("*.db")] == [backup]
+
+
+def test_a_move(machine, new_url):
+    """The service stays stopped, because its settings name the old database."""
+    done = run_block(machine, "systemctl stop profiles.socket", new_url)
+    assert done == (0, ["stop profiles.socket"])
+    assert stored(new_url) == stored(machine.url)
