@@ -28,7 +28,7 @@ if not PORT:  # with PORT, gunicorn listens on all addresses
 forwarder_headers = ""  # with SCRIPT_NAME, a path could pass a proxy's rules
 threads = 4  # some wait for the database; more threads would wait for each other
 graceful_timeout = 6  # seconds to finish what was accepted: some platforms wait 10
-keepalive = 100  # seconds: longer than routers keep idle connections (Heroku: 90)
+keepalive = 130  # seconds: longer than routers keep idle connections (Caddy: 120)
 preload_app = True  # so that a bad setting ends the start; it also saves memory
 control_socket_disable = True  # nothing uses it
 worker_connections = 900  # each is an open file, of which most systems allow 1,024

@@ -7,8 +7,10 @@ import shutil
 import subprocess
 import sys
 
+import pytest
 from service import PROCFILE, ROOT, on_sqlite
 
+OPERATING = (ROOT / "docs" / "OPERATING.md").read_text()
 DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", "")
 INSTRUCTIONS = re.findall(r"(?m)^([A-Z]+) (.+)", DOCKERFILE)
 LAST = dict(INSTRUCTIONS)
@@ -62,3 +64,27 @@ def test_the_health_check(serve, empty_database_url):
     assert check(program, str(service.port)).returncode == 1
     exits = program.replace("connection.request", "exit(connection.port); ")
     assert check(exits, "").returncode == 8000 % 256
+
+
+@pytest.mark.long
+def test_the_logs_of_compose_are_limited():
+    yaml = pytest.importorskip("yaml", reason="pip install -r tests/requirements.txt")
+    services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    logging = {name: service.get("logging") for name, service in services.items()}
+    assert logging == dict.fromkeys(services, {"driver": "local"})
+
+
+def test_the_block_of_compose_keeps_the_password(tmp_path):
+    """The line in compose.yaml, and the page's block, each pasted twice."""
+    docker = tmp_path / "docker"
+    docker.write_text('#!/bin/sh\necho "$@" >> calls\n')
+    docker.chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = re.search("#   (.*)", (ROOT / "compose.yaml").read_text())[1]
+    block = re.search(r"(?s)```sh\n([^`]*docker compose up.*?)```", OPERATING)[1]
+    passwords = set()
+    for lines in (command, command, block, block):
+        subprocess.check_call(["bash", "-c", lines], cwd=tmp_path, env=environment)
+        passwords.add((tmp_path / ".env").read_text())
+    (password,) = passwords
+    assert re.fullmatch("DATABASE_PASSWORD=[0-9a-f]{32}\n", password)

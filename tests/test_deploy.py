@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 from secrets import token_hex
 
@@ -16,8 +15,9 @@ from service import (
     PROCFILE,
     ROOT,
     Served,
-    close_connection,
+    execute,
     named,
+    new_database,
     on_sqlite,
     repeating,
     run,
@@ -36,9 +36,11 @@ KILLED = FULL_DISK.replace(
     "-c 'import signal; signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n"
     "from flask.cli import main; main()'",
 )
+DAYS = [f"01-{day:02}T03-05-00Z" for day in range(1, 21)]
 PROGRAMS = {  # what stands for the machine's
-    "curl": "",
+    "chown": 'shift; exec ls "$@"',
     "flask": FLASK,
+    "gunicorn": 'echo "$DATABASE_URL" "$@" >> "${0%/*}/calls"',
     "runuser": 'shift 3; exec "$@"',
     "systemctl": 'echo "$@" >> calls',
 }
@@ -65,7 +67,6 @@ class Machine:
 
     def adapt(self, text):
         """Return the text with paths of this folder, and without the user."""
-        text = text.replace("-o profiles -g profiles", "")
         text = text.replace("/srv/profiles/.venv/bin", str(self.folder))
         text = text.replace("/srv/profiles", str(ROOT))
         text = text.replace("/etc/profiles.env", str(self.settings))
@@ -199,68 +200,107 @@ def test_restarts_beside_writers(empty_database_url, tmp_path):
     assert sorted(names) == sorted(created)
 
 
+def add_backups(machine, names):
+    """Add files of long ago with these names; return their paths, sorted by name."""
+    files = [machine.backups / name for name in sorted(names)]
+    for file in files:
+        file.touch()
+        os.utime(file, (0, 0))
+    return files
+
+
 def test_a_backup(machine):
-    """Backups of two weeks are kept."""
-    for name, days in {"new": 13, "old": 15}.items():
-        (machine.backups / f"{name}.db").touch()
-        moment = time.time() - days * 24 * 3600
-        os.utime(machine.backups / f"{name}.db", (moment, moment))
     backup = machine.back_up()
     assert re.fullmatch("[0-9-]{10}T[0-9-]{8}Z.db", backup.name)
     assert backup.stat().st_mode & 0o777 == 0o600
-    assert {file.name for file in machine.backups.iterdir()} == {backup.name, "new.db"}
     assert stored(f"sqlite:///{backup}") == stored(machine.url)
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("year", "new"),
+    [(2026, "2027"), (2026, "1970"), (2099, "2027")],
+    ids=["failed nights", "clock back", "clock ahead"],
+)
+def test_the_newest_backups_are_kept(machine, year, new):
+    """The new one and 13 others, however old they are, and files of other names."""
+    older = add_backups(machine, [f"{year}-{day}.db" for day in DAYS])
+    own = add_backups(machine, ["before-upgrade.db"])
+    machine.add_program("date", f"echo {new}-01-01T03-05-00Z")
+    backup = machine.back_up()
+    assert backup.name == f"{new}-01-01T03-05-00Z.db"
+    assert {*machine.backups.iterdir()} == {*older[-13:], *own, backup}
 
 
 @pytest.mark.long
 @on_sqlite
 @pytest.mark.parametrize("flask", [FULL_DISK, KILLED], ids=["full disk", "killed"])
 def test_a_backup_that_fails(machine, flask):
-    """What it leaves is no backup, and the next one deletes it."""
+    """It deletes none, and what it leaves is no backup: the next one deletes that."""
+    older = add_backups(machine, [f"2026-{day}.db" for day in DAYS])
     machine.add_program("flask", flask)
     assert machine.run_daily() != 0
-    assert {file.stem for file in machine.backups.iterdir()} == {"unfinished"}
+    left = {*machine.backups.iterdir()} - {*older}
+    assert {file.stem for file in left} == {"unfinished"}
+    assert all(file.exists() for file in older)
     machine.add_program("flask", FLASK)
     assert machine.run_daily() == 0
-    (backup,) = machine.backups.iterdir()
+    (backup,) = {*machine.backups.iterdir()} - {*older}
     assert stored(f"sqlite:///{backup}") == stored(machine.url)
 
 
-def restore(machine, backup):
-    """Run the lines of the page; return their status, and what they stop and start."""
-    lines = re.search("(?s)# Restore a backup on SQLite.*?(?=```)", OPERATING)[0]
-    lines = machine.adapt(lines).replace("NAME", backup.stem)
+@pytest.fixture
+def new_url(machine, tmp_path):
+    """The URL of a database to restore into, of the machine's kind."""
+    kind = machine.url.partition(":")[0]
+    with new_database(kind, tmp_path) as url:
+        yield url
+
+
+def run_block(machine, beginning, new_url, name=""):
+    """Run the page's block for NEW and NAME; return its status and its calls."""
+    (lines,) = re.findall(f"(?s)```sh\n({beginning}.*?)```", OPERATING)
+    lines = machine.adapt(lines).replace("NAME.db", name).replace("NEW", new_url)
     calls = machine.folder / "calls"
     calls.write_text("")
-    return machine.run("bash", "-c", lines).returncode, calls.read_text()
+    return machine.run("bash", "-c", lines).returncode, calls.read_text().splitlines()
 
 
-@pytest.mark.skipif(not shutil.which("sqlite3"), reason="install sqlite3")
-@on_sqlite
-def test_a_restore(machine, make_app):
-    """It can be repeated, and keeps what was only in the -wal of a killed service."""
+def restore(machine, name, new_url):
+    return run_block(machine, "cd /var/lib/profiles/backups", new_url, name)
+
+
+def test_a_restore(machine, new_url):
+    """Into a new database, which is then served on another port."""
     backup = machine.back_up()
-    restored = stored(machine.url)
-    run(make_app(DATABASE_URL=machine.url), "create-account")
-    replaced = stored(machine.url)
-    killed = [(file, file.read_bytes()) for file in machine.folder.glob("*.db*")]
-    close_connection()
-    for file, content in killed:
-        file.write_bytes(content)
-    assert (machine.folder / "profiles.db-wal").stat().st_size
-    for _ in range(2):
-        done = restore(machine, backup)
-        assert done == (0, "stop profiles.socket\nstart profiles\n")
-        assert stored(machine.url) == restored
-    files = machine.folder.glob("replaced-*/profiles.db")
-    assert replaced in [stored(f"sqlite:///{file}") for file in files]
+    served = f"{new_url} --bind 127.0.0.1:8009 app:create_app()"
+    assert restore(machine, backup.name, new_url) == (0, [served])
+    assert stored(new_url) == stored(machine.url)
+    # Not again, because the new database may be in use.
+    assert restore(machine, backup.name, new_url) == (1, [])
 
 
 @on_sqlite
-@pytest.mark.parametrize("size", [0, 20_000])
-def test_a_backup_that_is_not_whole_replaces_nothing(machine, size):
+def test_a_backup_of_an_older_version(machine, new_url):
     backup = machine.back_up()
-    os.truncate(backup, size)
-    before = stored(machine.url)
-    assert restore(machine, backup) == (1, "")
-    assert stored(machine.url) == before
+    execute(f"sqlite:///{backup}", "ALTER TABLE profile DROP COLUMN website")
+    assert restore(machine, backup.name, new_url)[0] == 0
+    assert stored(new_url) == stored(machine.url)
+
+
+@on_sqlite
+def test_a_backup_that_is_not_whole(machine, new_url):
+    """It is not served, nor is one that does not exist, which is not created."""
+    backup = machine.back_up()
+    os.truncate(backup, 20_000)
+    for name in (backup.name, "missing.db"):
+        status, calls = restore(machine, name, new_url)
+        assert status and not calls
+    assert [*machine.backups.glob("*.db")] == [backup]
+
+
+def test_a_move(machine, new_url):
+    """The service stays stopped, because its settings name the old database."""
+    done = run_block(machine, "systemctl stop profiles.socket", new_url)
+    assert done == (0, ["stop profiles.socket"])
+    assert stored(new_url) == stored(machine.url)

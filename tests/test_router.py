@@ -28,8 +28,10 @@ pytestmark = [
 ]
 SAMPLE = (ROOT / "deploy" / "nginx.conf").read_text()
 TLS = r"(?s)listen 443 ssl;.*?profiles\.key;"
-# The lines for a prefix, which stand in the comment above the lines that they replace.
-PREFIX = r"(?s)# (location /profiles/ .*?-Prefix /profiles;)\n.*?http://profiles;"
+# Lines of the sample that stand in a comment, and those that the prefix replaces.
+PREFIX = r"    # proxy_set_header X-Forwarded-Prefix(.*\n)+?    # }\n"
+ADDRESSES = r"    # location ~(.*\n)+?    # }\n"
+NO_PREFIX = r"    location / {(.*\n)+?    }\n"
 CONFIGURATION = """
 user {user};
 daemon off;
@@ -62,6 +64,12 @@ class Router(Served):
         (folder / "nginx.conf").write_text(text)
         self.start("nginx", "-p", folder, "-c", "nginx.conf", "-e", "stderr")
         self.wait_until_up()
+
+
+def uncomment(lines, sample):
+    """Return the sample with these lines of a comment in use."""
+    (text,) = [match[0] for match in re.finditer(lines, sample)]
+    return sample.replace(text, text.replace("# ", ""))
 
 
 @pytest.fixture
@@ -129,8 +137,7 @@ def test_keys_links_and_refusals_pass_the_router(administrator):
 @on_sqlite
 def test_a_prefix(service, sample, router, tmp_path):
     """By the lines in the comment of deploy/nginx.conf."""
-    lines = re.search(PREFIX, sample)[1].replace("# ", "")
-    sample = re.sub(PREFIX, lambda _: lines, sample)
+    sample = uncomment(PREFIX, re.sub(NO_PREFIX, "", sample))
     router.start_nginx(tmp_path, sample)
     assert router.get("/health").status_code == 404
     router.prefix = "/profiles"
@@ -140,6 +147,35 @@ def test_a_prefix(service, sample, router, tmp_path):
         administrator.create(named(name))
     link = administrator.get(f"{PROFILES}?limit=1").headers["Link"]
     assert link.startswith(f"</profiles{PROFILES}?limit=1&after=prof_")
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("prefix", "allowed"),
+    [("", True), ("", False), ("/profiles", True), ("/profiles", False)],
+    ids=["named", "another", "named, prefix", "another, prefix"],
+)
+def test_only_named_addresses(service, sample, router, tmp_path, prefix, allowed):
+    """They reach an administrator's requests and the page; others reach the rest."""
+    sample = uncomment(ADDRESSES, sample)
+    sample = sample.replace("192.0.2.10", "127.0.0.1" if allowed else "192.0.2.10")
+    if prefix:
+        sample = uncomment(PREFIX, re.sub(NO_PREFIX, "", sample))
+        rewrite = re.search("rewrite .*;", SAMPLE)[0]
+        sample = sample.replace("location ~ ^/", f"location ~ ^{prefix}/")
+        sample = sample.replace("deny all;", f"deny all; {rewrite}")
+    router.start_nginx(tmp_path, sample)
+    router.prefix = prefix
+    administrator = sign_in(service, administrator=True)
+    administrator.application = router
+    user = sign_in(service)
+    user.application = router
+    assert user.create(named("a")).status_code == 201
+    paths = [PROFILES, "/api%2Fadministrator/sessions", "/docs/", "/docs%2FAPI.md"]
+    if not allowed:
+        paths.append("/x/..//api/administrator/./accounts")  # the service has no such
+    statuses = {path: administrator.get(path).status_code for path in paths}
+    assert statuses == dict.fromkeys(paths, 200 if allowed else 403)
 
 
 @on_sqlite

@@ -60,7 +60,7 @@ ONE_CORE = f"env -u WEB_CONCURRENCY taskset -c {min(os.sched_getaffinity(0))}"
         ("", {"PORT": ""}, "bind", "['127.0.0.1:8000']"),
         ("", {"WEB_CONCURRENCY": "3"}, "workers", "3"),
         (ONE_CORE, {}, "workers", "1"),
-        ("", {}, "keepalive", "100"),  # seconds; Heroku keeps a connection for 90
+        ("", {}, "keepalive", "130"),  # seconds; Caddy keeps a connection for 120
         ("", {}, "graceful_timeout", "6"),  # seconds; some platforms kill after 10
     ],
 )
