@@ -21,8 +21,7 @@ from database import transaction
 from errors import ServiceError
 from formats import identifier_for_key
 from lists import BATCH, Listing, Page, Paging
-from models import Account, Object, Profile, Session, next_timestamp
-from rows import Stored
+from models import Account, Object, Profile, Session, Stored, next_timestamp
 from sessions import create_session, end_sessions
 
 ADMINISTRATOR_DURATION = 31_536_000  # seconds: a year
@@ -200,7 +199,7 @@ def list_administrators(caller: Caller, *, appid: str | None = None) -> Object:
 
 def read_accounts(condition: Any) -> list[Object]:
     """Return the accounts that meet a condition, in no order."""
-    selected: Any = Account.select().where(condition).dicts()
+    selected: Any = Account.select(*Account.selection()).where(condition).tuples()
     return [Account.as_object(row) for row in selected]
 
 

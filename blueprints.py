@@ -21,9 +21,8 @@ from callers import SessionCaller, authenticate, resolve_appid
 from errors import ServiceError
 from formats import is_identifier
 from lists import BATCH, Page, walk
-from models import Object, check_tables
+from models import Object, Stored, check_tables
 from outages import is_outage, log_error, redact
-from rows import Stored
 
 View = Callable[[], ResponseReturnValue]
 

@@ -149,14 +149,14 @@ def select(
         if listing.active:
             values["now"] = current_timestamp()
         cursor = run(select_newest, model, offset=offset, **values)
-    return [rows.to_object(model, row) for row in cursor.fetchall()]
+    return [model.as_object(row) for row in cursor.fetchall()]
 
 
 def to_account(row: tuple[Any, ...]) -> Stored:
     """Return an account with its default profile, whose columns end its row."""
-    width = len(Account._meta.sorted_field_names)
-    account = rows.to_object(Account, row[:width])
-    profile = rows.to_object(Profile, row[width:])
+    width = len(Account.columns()) + 1
+    account = Account.as_object(row[:width])
+    profile = Profile.as_object(row[width:])
     account["profile"] = profile if profile["profileid"] else None
     return account
 
@@ -169,7 +169,7 @@ def select_accounts(
     is_default = Profile.profileid == Account.profileid
     join = peewee.Join(accounts, Profile, JOIN.LEFT_OUTER, is_default)
     return (
-        Account.select(Account, Profile)
+        Account.select(*Account.selection(), *Profile.selection())
         .from_(join)
         .where(is_in_scope(Account, appid, accountid), Account.accountid > position)
         .order_by(Account.accountid)
@@ -190,7 +190,9 @@ def select_newest(
 ) -> peewee.Query:
     """Select profiles, or sessions: with ``now``, the active ones. Newest first."""
     index = "appid_id" if accountid is None else "appid_accountid_id"
-    query = model.select().from_(db.force_index(model, f"{model.TABLE}_{index}"))
+    query = model.select(*model.selection()).from_(
+        db.force_index(model, f"{model.TABLE}_{index}")
+    )
     query = query.where(is_in_scope(model, appid, accountid), model.id < position)
     if now is not None:
         query = query.where(model.endedAt.is_null(), model.expiresAt > now)
@@ -207,7 +209,7 @@ def select_by_email(
     ends where the batch does, because many profiles can share an address.
     """
     by_contact_email, by_display_email = [
-        Profile.select()
+        Profile.select(*Profile.selection())
         .from_(db.force_index(Profile, f"profile_appid_{column}"))
         .where(is_in_scope(Profile, appid, accountid), Profile.id < position)
         .where(db.ignore_case(getattr(Profile, column)) == email)

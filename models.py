@@ -1,9 +1,9 @@
 """The tables, their rows as the API's objects, and the clock."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from threading import Lock
 from typing import Any
 
@@ -68,11 +68,22 @@ ACCOUNT_FOREIGN_KEY = SQL(
 )
 
 
+class Stored(Object):
+    """An object as it is stored.
+
+    ``position``: its primary key, which is its place in a list. ``is_new``: whether
+    this very call has stored it.
+    """
+
+    position: Any
+    is_new = False
+
+
 class BaseModel(peewee.Model):
     """A table.
 
-    ``KEY``: the column of the identifier, which begins with ``PREFIX``. ``PROPERTIES``:
-    what the API shows of a row, in its order.
+    ``KEY``: the column of the identifier, which begins with ``PREFIX``. ``OBJECT``: what
+    the API shows of a row, without its values.
     """
 
     class Meta:
@@ -81,14 +92,30 @@ class BaseModel(peewee.Model):
     TABLE: str
     KEY: str
     PREFIX: str
-    PROPERTIES: tuple[str, ...]
+    OBJECT: Object
 
     @classmethod
-    def as_object(cls, row: Object) -> Object:
-        """Return a row, given by column, as the API's object."""
-        shown = {name: row.get(name) for name in cls.PROPERTIES}
-        shown["object"] = cls.TABLE
-        return shown
+    @cache
+    def columns(cls) -> list[str]:
+        """Return the names of the columns that as_object() needs."""
+        return [name for name in cls._meta.sorted_field_names if name in cls.OBJECT]
+
+    @classmethod
+    def selection(cls) -> list[Any]:
+        """Return what to select for as_object()."""
+        columns = [getattr(cls, name) for name in cls.columns()]
+        return [cls._meta.primary_key, *columns]
+
+    @classmethod
+    def as_object(cls, row: Sequence[Any]) -> Stored:
+        """Return a row, with the primary key before its columns(), as the API's object.
+
+        Only what OBJECT names can be shown.
+        """
+        stored = Stored(cls.OBJECT)
+        stored.update(zip(cls.columns(), row[1:], strict=True))
+        stored.position = row[0]
+        return stored
 
 
 # A UNIQUE constraint is also an index: lists.py names some of them.
@@ -98,15 +125,15 @@ class Account(BaseModel):
     TABLE = "account"
     KEY = "accountid"
     PREFIX = "acct"
-    PROPERTIES = (
-        "accountid",
-        "object",
-        "appid",
-        "administrator",
-        "profileid",
-        "createdAt",
-        "updatedAt",
-    )
+    OBJECT = {
+        "accountid": None,
+        "object": "account",
+        "appid": None,
+        "administrator": None,
+        "profileid": None,
+        "createdAt": None,
+        "updatedAt": None,
+    }
 
     accountid = AsciiField(primary_key=True)
     appid = AsciiField()
@@ -121,7 +148,7 @@ class Account(BaseModel):
         ]
 
     @classmethod
-    def as_object(cls, row: Object) -> Object:
+    def as_object(cls, row: Sequence[Any]) -> Stored:
         account = super().as_object(row)
         account["administrator"] = bool(account["administrator"])  # stored as 0 or 1
         return account
@@ -131,16 +158,16 @@ class Profile(BaseModel):
     TABLE = "profile"
     KEY = "profileid"
     PREFIX = "prof"
-    PROPERTIES = (
-        "profileid",
-        "object",
-        "appid",
-        "accountid",
-        *[field.property for field in PROFILE_FIELDS.values()],
-        "fields",
-        "createdAt",
-        "updatedAt",
-    )
+    OBJECT = {
+        "profileid": None,
+        "object": "profile",
+        "appid": None,
+        "accountid": None,
+        **{field.property: None for field in PROFILE_FIELDS.values()},
+        "fields": None,
+        "createdAt": None,
+        "updatedAt": None,
+    }
 
     id = BigIntegerField(primary_key=True)  # when it was created, in ns: the order
     profileid = AsciiField()
@@ -172,19 +199,19 @@ class Session(BaseModel):
     TABLE = "session"
     KEY = "sessionid"
     PREFIX = "sess"
-    PROPERTIES = (
-        "sessionid",
-        "object",
-        "appid",
-        "accountid",
-        "duration",
-        "csrfToken",
-        "expiresAt",
-        "lastVerifiedAt",
-        "ended",
-        "createdAt",
-        "updatedAt",
-    )
+    OBJECT = {
+        "sessionid": None,
+        "object": "session",
+        "appid": None,
+        "accountid": None,
+        "duration": None,
+        "csrfToken": None,
+        "expiresAt": None,
+        "lastVerifiedAt": None,
+        "ended": None,
+        "createdAt": None,
+        "updatedAt": None,
+    }
 
     id = BigIntegerField(primary_key=True)  # when it was created, in ns: the order
     sessionid = AsciiField()
@@ -209,10 +236,15 @@ class Session(BaseModel):
         ]
 
     @classmethod
-    def as_object(cls, row: Object) -> Object:
+    @cache
+    def columns(cls) -> list[str]:
+        return [*super().columns(), "endedAt"]
+
+    @classmethod
+    def as_object(cls, row: Sequence[Any]) -> Stored:
         session = super().as_object(row)
-        has_expired = row["expiresAt"] <= current_timestamp()
-        session["ended"] = has_expired or row["endedAt"] is not None
+        has_ended = session.pop("endedAt") is not None
+        session["ended"] = has_ended or session["expiresAt"] <= current_timestamp()
         return session
 
 

@@ -11,8 +11,7 @@ from database import retry_on_conflict, transaction
 from errors import ServiceError
 from formats import identifier_for_key
 from lists import Listing, Page, Paging
-from models import Account, Object, Profile
-from rows import Stored
+from models import Account, Object, Profile, Stored
 from validators import profile_schema
 
 

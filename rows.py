@@ -12,6 +12,7 @@ from models import (
     BaseModel,
     Object,
     Profile,
+    Stored,
     next_nanoseconds,
     next_timestamp,
     timestamp,
@@ -19,25 +20,6 @@ from models import (
 )
 
 Model = type[BaseModel]
-
-
-class Stored(Object):
-    """An object as it is stored.
-
-    ``position``: its primary key, which is its place in a list. ``is_new``: whether
-    this very call has stored it.
-    """
-
-    position: Any
-    is_new = False
-
-
-def to_object(model: Model, row: tuple[Any, ...]) -> Stored:
-    """Return the API's object of a row: all columns, of which the key is the first."""
-    names = model._meta.sorted_field_names
-    stored = Stored(model.as_object(dict(zip(names, row, strict=True))))
-    stored.position = row[0]
-    return stored
 
 
 def get_object(
@@ -60,12 +42,14 @@ def find_object(model: Model, identifier: Any, *, lock: bool = False) -> Stored 
     if not is_identifier(model.PREFIX, identifier):
         return None
     row = run(select_by_identifier, model, lock, identifier=identifier).fetchone()
-    return to_object(model, row) if row else None
+    return model.as_object(row) if row else None
 
 
 def select_by_identifier(model: Model, lock: bool, *, identifier: Any) -> peewee.Query:
-    """Select a row with all its columns."""
-    query = model.select().where(getattr(model, model.KEY) == identifier)
+    """Select what the API shows of a row."""
+    query = model.select(*model.selection()).where(
+        getattr(model, model.KEY) == identifier
+    )
     # SQLite has no FOR UPDATE, because a transaction locks the whole database.
     return query.for_update(lock and db.for_update)
 
@@ -163,7 +147,8 @@ def insert_default_profile(values: Object) -> Stored:
 def insert_now(model: Model, row: Object) -> Stored:
     """Store a row; return its object. Raises IntegrityError."""
     run(insert_row, model, **row)
-    stored = Stored(model.as_object(row))
+    values = [row.get(name) for name in model.columns()]
+    stored = model.as_object([row.get("id"), *values])
     stored.is_new = True
     return stored
 

@@ -235,7 +235,8 @@ def fill(model, appid, count, *, accountid=None):
         Account.insert(account).on_conflict_ignore().execute()
         for some in chunked(rows, 100):
             model.insert_many(some).execute()
-    return [model.as_object(row) for row in reversed(rows)]
+    names = [model._meta.primary_key.name, *model.columns()]
+    return [model.as_object([row[name] for name in names]) for row in reversed(rows)]
 
 
 def new_row(model, moment, appid, accountid):

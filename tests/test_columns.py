@@ -59,9 +59,9 @@ def test_a_column_is_not_shown_unless_the_model_says_so(user, administrator):
     hidden = {"id", "tokenHash", "endedAt"}
     for model in (Account, Profile, Session):
         columns = {*model._meta.sorted_field_names}
-        assert columns - {*model.PROPERTIES} <= hidden
+        assert columns - {*model.OBJECT} <= hidden
     shown = user.get(f"/api/user/sessions?accountid={user.accountid}").json
-    assert [{*row} for row in shown] == [{*Session.PROPERTIES}]
+    assert [{*row} for row in shown] == [{*Session.OBJECT}]
 
 
 def test_the_columns_that_may_be_null_are_added(flask, user, database_url):

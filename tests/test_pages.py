@@ -121,7 +121,7 @@ def test_fields_of_the_client():
 def test_sample_of_a_whole_profile():
     """The sample of create-profile."""
     sample = re.search('(?s)```json\n({"profileid": .*?)```', API)[1]
-    assert list(json.loads(sample)) == list(Profile.PROPERTIES)
+    assert list(json.loads(sample)) == list(Profile.OBJECT)
 
 
 @pytest.mark.parametrize("texts", table(API, "Dates"))
