@@ -20,7 +20,7 @@ from callers import (
 from database import transaction
 from errors import ServiceError
 from formats import identifier_for_key
-from lists import BATCH, Listing, Page, Paging
+from lists import BATCH, Listing, Page
 from models import Account, Object, Profile, Session, Stored, next_timestamp
 from sessions import create_session, end_sessions
 
@@ -37,8 +37,9 @@ def create_account(
 ) -> Stored:
     """Store a new account and return it, with ``profile`` as find_own_account does.
 
-    ``idempotency_key`` as in create_profile. Only the operator can create an
-    administrator. Raises administrator-required, invalid-appid or
+    ``idempotency_key`` as in create_profile; it is the account's ``externalid``. Only
+    the operator can create an administrator. Raises administrator-required,
+    invalid-appid or, also if the account with its id has another key,
     invalid-idempotency-key.
     """
     appid = require_administrator(caller, appid)
@@ -49,6 +50,7 @@ def create_account(
     row = {
         "accountid": accountid,
         "appid": appid,
+        "externalid": idempotency_key,
         "administrator": administrator,
         "profileid": None,
         "createdAt": now,
@@ -61,9 +63,19 @@ def create_account(
         # The same key has created it. Even the failed INSERT locks it, so nobody can
         # delete it before it is read, as it is committed.
         account = rows.get_object(Account, accountid, appid, lock=True)
+        if not has_key(account, idempotency_key):
+            raise ServiceError("invalid-idempotency-key") from None
         profileid = account["profileid"]
         account["profile"] = rows.find_object(Profile, profileid, lock=True)
     return account
+
+
+def has_key(account: Object, idempotency_key: str | None) -> bool:
+    """Return whether an account with the id of a key is that of the key.
+
+    Whoever chooses keys can find two with one id. Accounts of 4.0 don't tell their key.
+    """
+    return account["externalid"] in (None, idempotency_key)
 
 
 @transaction
@@ -95,7 +107,7 @@ def list_accounts(
     Each has ``profile``: its default profile, or None.
     """
     scope = administrator_scope(caller, accountid, appid)
-    return lists.read_list(Listing(Account, scope), Paging(**paging))
+    return lists.read_list(Listing(Account, scope), paging)
 
 
 def find_own_account(
@@ -106,7 +118,7 @@ def find_own_account(
     Raises invalid-accountid, invalid-account or invalid-appid.
     """
     scope = own_scope(caller, accountid, appid)
-    page = lists.read_list(Listing(Account, scope), Paging(limit=1))
+    page = lists.read_list(Listing(Account, scope), {"limit": 1})
     if not page:
         raise ServiceError("invalid-accountid", 404)  # it was just deleted
     return page[0]
@@ -162,7 +174,7 @@ def show_account(
     appid = require_operator(caller, appid)
     account = rows.get_object(Account, accountid, appid)
     scope = {"appid": appid, "accountid": account["accountid"]}
-    everything = Paging(all=True)
+    everything = {"all": True}
     for model in (Profile, Session):
         page = lists.read_list(Listing(model, scope), everything)
         account[f"{model.TABLE}s"] = page or []
@@ -176,7 +188,7 @@ def find_accounts(caller: Caller, email: str, *, appid: str | None = None) -> Ob
     empty address finds no account. Raises administrator-required or invalid-appid.
     """
     scope = {"appid": require_operator(caller, appid)}
-    matching = lists.read_list(Listing(Profile, scope, email=email), Paging(all=True))
+    matching = lists.read_list(Listing(Profile, scope, email=email), {"all": True})
     profiles: dict[str, list[Object]] = defaultdict(list)
     for profile in matching or []:
         profiles[profile["accountid"]].append(profile)

@@ -17,7 +17,7 @@ import accounts
 import profiles
 import sessions
 from body import read_body
-from callers import SessionCaller, authenticate, resolve_appid
+from callers import SessionCaller, find_caller, require_running, resolve_appid
 from errors import ServiceError
 from formats import is_identifier
 from lists import BATCH, Page, walk
@@ -26,6 +26,8 @@ from outages import is_outage, log_error, redact
 
 View = Callable[[], ResponseReturnValue]
 
+# The parameters of lists, of which each list takes some.
+PARAMETERS = "accountid email active limit offset after all".split()
 BLUEPRINTS: list[Blueprint] = []
 
 
@@ -75,12 +77,12 @@ def find_own_profile() -> ResponseReturnValue:
 
 @endpoint("GET", "/api/user/profiles")
 def list_own_profiles() -> ResponseReturnValue:
-    return send_list(profiles.list_own_profiles, "accountid")
+    return send_list(profiles.list_own_profiles)
 
 
 @endpoint("GET", "/api/user/sessions")
 def list_own_sessions() -> ResponseReturnValue:
-    return send_list(sessions.list_own_sessions, "accountid", "active")
+    return send_list(sessions.list_own_sessions)
 
 
 @endpoint("PATCH", "/api/user/set-default-profile")
@@ -103,17 +105,17 @@ def end_session() -> ResponseReturnValue:
 
 @endpoint("GET", "/api/administrator/sessions")
 def list_sessions() -> ResponseReturnValue:
-    return send_list(sessions.list_sessions, "accountid", "active")
+    return send_list(sessions.list_sessions)
 
 
 @endpoint("GET", "/api/administrator/profiles")
 def list_profiles() -> ResponseReturnValue:
-    return send_list(profiles.list_profiles, "accountid", "email")
+    return send_list(profiles.list_profiles)
 
 
 @endpoint("GET", "/api/administrator/accounts")
 def list_accounts() -> ResponseReturnValue:
-    return send_list(accounts.list_accounts, "accountid")
+    return send_list(accounts.list_accounts)
 
 
 @endpoint("POST", "/api/administrator/create-account")
@@ -165,10 +167,11 @@ def read_caller() -> SessionCaller:
     environ = request.environ  # gunicorn.conf.py logs the names that are set here
     appid = resolve_appid(request.headers.get("X-Appid"))
     environ["profiles.appid"] = appid
-    caller = authenticate(request.headers.get("Authorization"), appid)
-    environ["profiles.account"] = caller.accountid
-    environ["profiles.session"] = caller.sessionid
-    return caller
+    caller = find_caller(request.headers.get("Authorization"), appid)
+    if caller:
+        environ["profiles.account"] = caller.accountid
+        environ["profiles.session"] = caller.sessionid
+    return require_running(caller)
 
 
 def read_caller_and_body() -> tuple[SessionCaller, dict[str, Any]]:
@@ -222,20 +225,20 @@ def creation_status(stored: Stored) -> int:
     return 201 if stored.is_new else 200
 
 
-def send_list(operation: Callable[..., Page | None], *filters: str) -> Response:
-    """Return a page of what an operation lists or, with ``all``, all of it.
-
-    ``filters``: the names of the parameters that this operation takes.
-    """
+def send_list(operation: Callable[..., Page | None]) -> Response:
+    """Return a page of what an operation lists or, with ``all``, all of it."""
     caller = read_caller()
-    query = request.args
-    arguments = {name: query.get(name) for name in ("after", *filters)}
-    if query.get("all"):
-        page = operation(caller, appid=caller.appid, limit=BATCH, **arguments)
+    arguments: dict[str, Any] = {"accountid": None}
+    for name, value in request.args.items():
+        # No list has a parameter "unknown", so the operation refuses it.
+        arguments[name if name in PARAMETERS else "unknown"] = value
+    for name in ("limit", "offset"):
+        arguments[name] = arguments.get(name) or None
+    if arguments.pop("all", None):
+        arguments |= {"limit": BATCH, "offset": None}
+        page = operation(caller, appid=caller.appid, **arguments)
         chunks = stream_with_context(json_chunks(page))
         return Response(chunks, mimetype="application/json")
-    for name in ("limit", "offset"):
-        arguments[name] = query.get(name) or None
     page = operation(caller, appid=caller.appid, **arguments)
     response = Response(orjson.dumps(page) + b"\n", mimetype="application/json")
     if page and page.has_more:
@@ -274,5 +277,6 @@ def link_after(identifier: str) -> str:
     # A prefix is a host program's, or one that a proxy has stripped. Clients can send
     # this header, too, but it changes nothing except their own Link.
     stripped = request.headers.get("X-Forwarded-Prefix", "").rstrip("/")
-    path = quote((request.root_path or stripped) + request.path, "/%")
+    path = (request.root_path or stripped) + request.path
+    path = "/" + quote(path.lstrip("/"), "/%")  # "//" would begin with a host
     return f'<{path}?{urlencode(parameters)}>; rel="next"'

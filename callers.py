@@ -34,6 +34,7 @@ class SessionCaller:
     administrator: bool
     appid: str
     sessionid: str
+    reason: str | None  # why the session is not running: ended or expired
 
 
 @dataclass
@@ -47,22 +48,31 @@ class Operator:
 OPERATOR = Operator()
 
 
-def authenticate(authorization: str | None, appid: str) -> SessionCaller:
-    """Return the caller whose token an Authorization header has.
-
-    Raises sign-in-required, whose reason says why the session is not running.
-    """
-    reason = None
+def find_caller(authorization: str | None, appid: str) -> SessionCaller | None:
+    """Return the caller whose token an Authorization header has, or None."""
     bearer = re.fullmatch("(?i:bearer) +([0-9a-f]{64})", authorization or "")
-    if bearer:
-        token_hash = sha256(bearer[1].encode()).hexdigest()
-        row = run(select_by_token, appid=appid, token_hash=token_hash).fetchone()
-        if row:
-            accountid, administrator, sessionid, expires_at, ended_at = row
-            if not ended_at and expires_at > current_timestamp():
-                return SessionCaller(accountid, bool(administrator), appid, sessionid)
-            reason = "ended" if ended_at else "expired"
-    raise ServiceError("sign-in-required", reason=reason)
+    if not bearer:
+        return None
+    token_hash = sha256(bearer[1].encode()).hexdigest()
+    row = run(select_by_token, appid=appid, token_hash=token_hash).fetchone()
+    if not row:
+        return None
+    accountid, administrator, sessionid, expires_at, ended_at = row
+    reason = None
+    if ended_at:
+        reason = "ended"
+    elif expires_at <= current_timestamp():
+        reason = "expired"
+    return SessionCaller(accountid, bool(administrator), appid, sessionid, reason)
+
+
+def require_running(caller: SessionCaller | None) -> SessionCaller:
+    """Return a caller whose session is running. Raises sign-in-required."""
+    if not caller:
+        raise ServiceError("sign-in-required")
+    if caller.reason:
+        raise ServiceError("sign-in-required", reason=caller.reason)
+    return caller
 
 
 def select_by_token(*, appid: Any, token_hash: Any) -> peewee.Query:
@@ -179,7 +189,7 @@ def administrator_scope(caller: Caller, accountid: Any, appid: str | None) -> Sc
     Raises administrator-required or invalid-appid.
     """
     scope = {"appid": require_administrator(caller, appid)}
-    if accountid:
+    if accountid is not None:
         # MySQL cannot compare some strings with ASCII columns, so whatever is not an
         # accountid becomes an empty string, which no row has.
         is_accountid = is_identifier(Account.PREFIX, accountid)

@@ -25,6 +25,12 @@ from outages import OUTAGES, describe_error, is_outage, log_error
 from sessions import DEFAULT_DURATION
 from validators import example_body
 
+PEOPLE = (
+    {"full-name": "Alan Turing", "contact-email": "alan@example.com"},
+    {"full-name": "Grace Hopper", "contact-email": "grace@example.com"},
+    {"full-name": "Ada King", "contact-email": "ada@example.com"},
+)
+
 commands = Blueprint("commands", __name__, cli_group=None)
 # What a command prints after the code of an error.
 EXPLANATIONS = {
@@ -50,7 +56,8 @@ class Command(click.Command):
         except OUTAGES as error:
             raise click.ClickException(report(error)) from None
         if result:
-            click.echo(json.dumps(result))
+            # As bytes, so that it is UTF-8 whatever the locale is.
+            click.echo(json.dumps(result, ensure_ascii=False).encode())
 
 
 def report(error: Exception) -> str:
@@ -128,7 +135,10 @@ def show_account_command(
         raise click.UsageError("give either ACCOUNTID or --key")
     if key is not None:
         accountid = identifier_for_key("acct", key, resolve_appid(appid))
-    return accounts.show_account(OPERATOR, accountid, appid=appid)
+    account = accounts.show_account(OPERATOR, accountid, appid=appid)
+    if key is not None and not accounts.has_key(account, key):
+        raise ServiceError("invalid-accountid")
+    return account
 
 
 @command()
@@ -213,16 +223,25 @@ def end_session_command(sessionid: str, appid: str | None) -> Object:
 
 
 @command()
-@accountid_argument
+@click.argument("accountid", required=False)
+@click.option(
+    "--all", "everybody", is_flag=True, help="End those of all ordinary accounts."
+)
 @appid_option
-def end_sessions_command(accountid: str, appid: str | None) -> Object:
-    """End all sessions of an account.
+def end_sessions_command(
+    accountid: str | None, everybody: bool, appid: str | None
+) -> Object:
+    """End all sessions of an account, or of all ordinary accounts.
 
-    Prints how many were running. This signs a user out everywhere, or revokes all
-    tokens of an administrator.
+    Give either the ACCOUNTID or --all. Prints how many were running. This signs a user
+    or all users out everywhere, or revokes all tokens of an administrator.
 
     Example: flask end-sessions acct_9b1d4e6f8a2c7035
     """
+    if everybody == (accountid is not None):
+        raise click.UsageError("give either ACCOUNTID or --all")
+    if everybody:
+        return sessions.end_all_sessions(OPERATOR, appid=appid)
     return sessions.end_sessions(OPERATOR, accountid, appid=appid)
 
 
@@ -296,6 +315,10 @@ def copy_database_command(database_url: str) -> Object:
     )
     try:
         with closing(target), bar:
+            if url.engine == "sqlite":
+                # In WAL mode, nothing would report a disk that is full when the last
+                # connection moves the rows from the -wal file into the database.
+                target.pragma("journal_mode", "delete")
             create_tables(target)
             add_missing(target)  # an older version may have created the tables
             with target.atomic():
@@ -351,8 +374,8 @@ def demo_command() -> None:
 
     Example: flask demo
     """
-    body = example_body()
-    for _ in range(3):  # the lines below are for the last one
+    for person in PEOPLE:  # the lines below are for the last one
+        body = example_body(person)
         owner = accounts.create_account(OPERATOR)["accountid"]
         profileid = profiles.create_profile(OPERATOR, owner, body)["profileid"]
     user_session = sessions.create_session(OPERATOR, owner)

@@ -38,15 +38,6 @@ class Listing(NamedTuple):
     active: bool = False
 
 
-class Paging(NamedTuple):
-    """Which part of a list is read. Numbers may be strings."""
-
-    limit: int | str | None = None  # by default PAGE_SIZE
-    offset: int | str | None = None
-    after: str | None = None  # an identifier: only rows behind this one
-    all: object = None  # if it is true: everything, whatever the limit and the offset
-
-
 class Page(list[Stored]):
     """Objects of a listing, in order. ``has_more``: whether others follow."""
 
@@ -54,17 +45,24 @@ class Page(list[Stored]):
     has_more = False
 
 
-def read_list(listing: Listing, paging: Paging) -> Page | None:
-    """Return a page of a listing or, with ``all``, everything; None if it is empty.
+def read_list(listing: Listing, paging: dict[str, Any]) -> Page | None:
+    """Return a page of a listing, or None if it is empty.
 
-    Raises invalid-limit, invalid-offset or invalid-after.
+    ``paging``: ``limit``, by default PAGE_SIZE, and ``offset``, which are numbers or
+    their strings; ``after``, an identifier: only what comes behind it; ``all``: if it
+    is true, everything, whatever the limit and the offset. Raises invalid-parameter for
+    another name, invalid-limit, invalid-offset or invalid-after.
     """
+    if not paging.keys() <= {"limit", "offset", "after", "all"}:
+        raise ServiceError("invalid-parameter")
     limit, offset = BATCH, 0
-    if not paging.all:
-        limit = parse_number("limit", paging.limit, current_app.config["PAGE_SIZE"])
-        offset = parse_number("offset", paging.offset, 0)
-    page = read_page(listing, find_position(listing, paging.after), limit, offset)
-    if paging.all:
+    if not paging.get("all"):
+        page_size = current_app.config["PAGE_SIZE"]
+        limit = parse_number("limit", paging.get("limit"), page_size)
+        offset = parse_number("offset", paging.get("offset"), 0)
+    position = find_position(listing, paging.get("after"))
+    page = read_page(listing, position, limit, offset)
+    if paging.get("all"):
         page = Page(chain.from_iterable(walk(page)))
     return page or None
 

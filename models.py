@@ -82,8 +82,8 @@ class Stored(Object):
 class BaseModel(peewee.Model):
     """A table.
 
-    ``KEY``: the column of the identifier, which begins with ``PREFIX``. ``OBJECT``: what
-    the API shows of a row, without its values.
+    ``KEY``: the column of the identifier, which begins with ``PREFIX``. ``OBJECT``:
+    what the API shows of a row, without its values.
     """
 
     class Meta:
@@ -129,6 +129,7 @@ class Account(BaseModel):
         "accountid": None,
         "object": "account",
         "appid": None,
+        "externalid": None,
         "administrator": None,
         "profileid": None,
         "createdAt": None,
@@ -137,6 +138,7 @@ class Account(BaseModel):
 
     accountid = AsciiField(primary_key=True)
     appid = AsciiField()
+    externalid = TextField(null=True)  # the key that created it
     administrator = BooleanField()
     profileid = AsciiField(null=True)  # the default profile
     createdAt = AsciiField()

@@ -10,7 +10,7 @@ from callers import Caller, administrator_scope, get_accessible, own_scope
 from database import retry_on_conflict, transaction
 from errors import ServiceError
 from formats import identifier_for_key
-from lists import Listing, Page, Paging
+from lists import Listing, Page
 from models import Account, Object, Profile, Stored
 from validators import profile_schema
 
@@ -105,11 +105,11 @@ def list_profiles(
 
     ``accountid``: only profiles of this account. ``email``: only profiles that have
     this address, ignoring the case of ASCII letters; an empty one finds nobody.
-    ``paging``: see Paging in lists.py. Raises administrator-required, invalid-appid,
-    invalid-limit, invalid-offset or invalid-after.
+    ``paging``: see read_list() in lists.py. Raises administrator-required,
+    invalid-appid, invalid-parameter, invalid-limit, invalid-offset or invalid-after.
     """
     scope = administrator_scope(caller, accountid, appid)
-    return lists.read_list(Listing(Profile, scope, email=email), Paging(**paging))
+    return lists.read_list(Listing(Profile, scope, email=email), paging)
 
 
 def list_own_profiles(
@@ -117,11 +117,11 @@ def list_own_profiles(
 ) -> Page | None:
     """Return the profiles of the caller's own account, as list_profiles does.
 
-    Raises invalid-accountid, invalid-account, invalid-appid, invalid-limit,
-    invalid-offset or invalid-after.
+    Raises invalid-accountid, invalid-account, invalid-appid, invalid-parameter,
+    invalid-limit, invalid-offset or invalid-after.
     """
     scope = own_scope(caller, accountid, appid)
-    return lists.read_list(Listing(Profile, scope), Paging(**paging))
+    return lists.read_list(Listing(Profile, scope), paging)
 
 
 def find_own_profile(

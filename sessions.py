@@ -1,6 +1,7 @@
 """The operations on sessions. Each takes its caller first, and checks its rights."""
 
 import time
+from collections.abc import Iterator
 from hashlib import sha256
 from secrets import token_hex
 from typing import Any
@@ -20,8 +21,15 @@ from callers import (
 from database import retry_on_conflict, select_batches, transaction
 from errors import ServiceError
 from formats import MAX_INT32, new_identifier, parse_number
-from lists import Listing, Page, Paging
-from models import Object, Session, current_timestamp, next_timestamp, timestamp
+from lists import Listing, Page
+from models import (
+    Account,
+    Object,
+    Session,
+    current_timestamp,
+    next_timestamp,
+    timestamp,
+)
 
 DEFAULT_DURATION = 28_800  # seconds: 8 hours
 MAXIMUM_DURATION = 86_400  # seconds: a day
@@ -78,13 +86,13 @@ def list_sessions(
     """Return the application's sessions, newest first, or None if there are none.
 
     ``accountid``: only sessions of this account. ``active``: if it is true, only those
-    that neither ended nor expired. ``paging``: see Paging in lists.py. Raises
-    administrator-required, invalid-appid, invalid-limit, invalid-offset or
-    invalid-after.
+    that neither ended nor expired. ``paging``: see read_list() in lists.py. Raises
+    administrator-required, invalid-appid, invalid-parameter, invalid-limit,
+    invalid-offset or invalid-after.
     """
     scope = administrator_scope(caller, accountid, appid)
     listing = Listing(Session, scope, active=bool(active))
-    return lists.read_list(listing, Paging(**paging))
+    return lists.read_list(listing, paging)
 
 
 def list_own_sessions(
@@ -97,12 +105,12 @@ def list_own_sessions(
 ) -> Page | None:
     """Return the sessions of the caller's own account, as list_sessions does.
 
-    Raises invalid-accountid, invalid-account, invalid-appid, invalid-limit,
-    invalid-offset or invalid-after.
+    Raises invalid-accountid, invalid-account, invalid-appid, invalid-parameter,
+    invalid-limit, invalid-offset or invalid-after.
     """
     scope = own_scope(caller, accountid, appid)
     listing = Listing(Session, scope, active=bool(active))
-    return lists.read_list(listing, Paging(**paging))
+    return lists.read_list(listing, paging)
 
 
 @transaction
@@ -145,20 +153,44 @@ def mark_as_ended(condition: Any) -> int:
     return ended.where(condition, Session.endedAt.is_null()).execute()
 
 
+def end_all_sessions(caller: Caller, *, appid: str | None = None) -> Object:
+    """End the sessions of all ordinary accounts; return how many were running.
+
+    Raises administrator-required or invalid-appid.
+    """
+    appid = require_operator(caller, appid)
+    ordinary = Account.select(Account.accountid).where(
+        Account.appid == appid, ~Account.administrator
+    )
+    is_meant = (Session.appid == appid) & Session.accountid.in_(ordinary)
+    count = 0
+    for is_in_batch in batches(is_meant & Session.endedAt.is_null()):
+        is_running = is_in_batch & (Session.expiresAt > current_timestamp())
+        count += retry_on_conflict(mark_as_ended)(is_running)
+        retry_on_conflict(mark_as_ended)(is_in_batch)
+    return {"object": "end", "count": count}
+
+
 def purge_sessions(caller: Caller, days: int) -> Object:
     """Delete the sessions that ended or expired that many days ago, or more.
 
-    It deletes a thousand at a time, so that others can write in between, and by their
-    ids, because MySQL locks each row that a DELETE reads. Return how many. Raises
-    administrator-required.
+    Return how many. Raises administrator-required.
     """
     require_operator(caller)
     cutoff = timestamp(time.time_ns() - days * 86_400 * 10**9)
     is_old = (Session.expiresAt <= cutoff) | (Session.endedAt <= cutoff)
-    old = Session.select(Session.id).where(is_old)
     count = 0
-    for batch in select_batches(old, 1_000):
-        ids = [row[0] for row in batch]
-        deletion = Session.delete().where(Session.id.in_(ids))
+    for is_in_batch in batches(is_old):
+        deletion = Session.delete().where(is_in_batch)
         count += retry_on_conflict(deletion.execute)()
     return {"object": "purge", "count": count}
+
+
+def batches(condition: Any) -> Iterator[Any]:
+    """Yield conditions, each of which a thousand of the sessions meet.
+
+    Others can write in between. They name ids, because MySQL locks each row that a
+    change reads.
+    """
+    for rows_read in select_batches(Session.select(Session.id).where(condition), 1_000):
+        yield Session.id.in_([row[0] for row in rows_read])

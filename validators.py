@@ -48,6 +48,10 @@ class Text(String):
         text = str.__str__(value)  # the value of an Enum, not its name
         try:
             text.encode()  # fails for a lone surrogate: no database can store it
+            if (
+                "\0" in text
+            ):  # PostgreSQL can't store it, so it could not be moved there
+                raise ValueError
             return self.parse(text)
         except ValueError as error:
             raise self.make_error("invalid") from error
@@ -162,11 +166,16 @@ def field_codes(names: Sequence[str]) -> list[str]:
     return codes
 
 
-def example_body() -> dict[str, str]:
-    """Return a body of the configured fields with allowed values."""
+def example_body(examples: dict[str, str] | None = None) -> dict[str, str]:
+    """Return a body of the configured fields with allowed values.
+
+    ``examples``: values instead of those in PROFILE_FIELDS.
+    """
+    examples = examples or {}
     lengths = current_app.config["PROFILE_LENGTHS"]
     body = {}
     for name in configured_fields():
         minimum, maximum = lengths.get(name, (0, None))
-        body[name] = PROFILE_FIELDS[name].example.ljust(minimum, ".")[:maximum]
+        example = examples.get(name, PROFILE_FIELDS[name].example)
+        body[name] = example.ljust(minimum, ".")[:maximum]
     return body

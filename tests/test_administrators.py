@@ -22,7 +22,7 @@ from accounts import create_account, delete_account, find_own_account, set_admin
 from callers import OPERATOR
 from database import db
 from errors import ServiceError
-from models import Session
+from models import Account, Session
 from profiles import create_profile, list_profiles
 from sessions import (
     create_session,
@@ -33,6 +33,7 @@ from sessions import (
 )
 
 ACCOUNT = "/api/administrator/create-account"
+ACCOUNTS = "/api/administrator/accounts"
 SESSION = "/api/administrator/create-session?accountid="
 END = "/api/administrator/end-sessions?accountid="
 DELETION = "/api/administrator/delete-account?accountid="
@@ -49,6 +50,7 @@ def test_create_account_makes_an_ordinary_one_of_the_application(administrator):
         "accountid": account["accountid"],
         "object": "account",
         "appid": administrator.appid,
+        "externalid": None,
         "administrator": False,
         "profileid": None,
         "createdAt": account["createdAt"],
@@ -64,9 +66,33 @@ def test_create_account_with_a_key_makes_one_of_an_application(administrator):
     account = create_account(administrator.caller, idempotency_key=key)
     digest = sha256(f"{administrator.appid} {key}".encode()).hexdigest()
     assert account["accountid"] == f"acct_{digest[:16]}"
+    assert account["externalid"] == key
+    (listed,) = administrator.get(f"{ACCOUNTS}?accountid={account['accountid']}").json
+    assert listed == account
     assert sorted(each.status_code for each in responses) == [200] * 9 + [201]
     for response in responses:
         assert response.json == account
+
+
+@pytest.mark.parametrize(
+    ("stored", "status"), [("Key", 400), ("key ", 400), ("key", 200), (None, 200)]
+)
+def test_a_key_whose_account_may_have_another_one(
+    app, administrator, flask, stored, status
+):
+    """Two keys can have the same hash. Accounts of 4.0 don't tell their key."""
+    create = partial(administrator.post, ACCOUNT, headers={"Idempotency-Key": "key"})
+    account = create().json
+    is_account = Account.accountid == account["accountid"]
+    Account.update(externalid=stored).where(is_account).execute()
+    if status == 200:
+        assert create().json == account | {"externalid": stored}
+        assert flask("show-account", "--key", "key")["externalid"] == stored
+        return
+    assert_error(create(), 400, "invalid-idempotency-key")
+    for words in ("create-account", "show-account"):
+        done = app.test_cli_runner().invoke(args=[words, "--key", "key"])
+        assert (done.exit_code, done.stdout) == (1, "")
 
 
 def test_create_account_with_a_key_beside_deletions_makes_it_anew(administrator):

@@ -155,6 +155,7 @@ def test_create_account(flask):
         "accountid": account["accountid"],
         "object": "account",
         "appid": "Shop",
+        "externalid": None,
         "administrator": True,
         "profileid": None,
         "createdAt": account["createdAt"],
@@ -272,6 +273,43 @@ def test_end_sessions(flask, user):
     for count in (2, 0):
         ended = flask("end-sessions", user.accountid)
         assert ended == {"object": "end", "count": count}
+
+
+def test_end_sessions_of_all_ordinary_accounts(app, flask, user, administrator):
+    """Of one application, in batches; the expired ones are marked, too."""
+    shop = sign_in(app, appid="Shop")
+    expired = fill(Session, user.appid, 1_001)[0]["sessionid"]
+    for count in (1, 0):
+        assert flask("end-sessions", "--all") == {"object": "end", "count": count}
+    assert_error(user.get("/api/user/account"), 401, "sign-in-required", "ended")
+    assert Session.get(Session.sessionid == expired).endedAt
+    path = f"/api/user/account?accountid={shop.accountid}"
+    assert shop.get(path).status_code == 200
+    assert administrator.get(SESSIONS).status_code == 200
+
+
+@on_sqlite
+@pytest.mark.parametrize("words", ["end-sessions", "end-sessions x --all"])
+def test_end_sessions_of_one_account_or_all(invoke, words):
+    done = invoke(*words.split())
+    assert done.exit_code == 2
+    assert "give either ACCOUNTID or --all" in done.stderr
+
+
+@on_sqlite
+def test_a_command_prints_utf_8_whatever_the_locale_is(user, database_url):
+    profile = user.create({**named("Zoë"), "contact-email": "zoe@example.com"}).json
+    done = subprocess.run(
+        [sys.executable, "-m", "flask", "show-account", user.accountid],
+        cwd=ROOT,
+        env=os.environ
+        | {"DATABASE_URL": database_url, "APPID": user.appid}
+        | {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+        capture_output=True,
+        check=True,
+    )
+    assert "Zoë".encode() in done.stdout
+    assert json.loads(done.stdout)["profiles"] == [profile]
 
 
 def test_set_administrator_ends_the_sessions(flask, user, administrator):
@@ -434,6 +472,7 @@ WRITES = [
     "set-administrator ACCOUNT",
     "end-session SESSION",
     "end-sessions ACCOUNT",
+    "end-sessions --all",
     "delete-account ACCOUNT",
     "purge-sessions --days 0",
     "demo",
@@ -661,6 +700,7 @@ def test_a_copy_has_the_indexes(flask, user, target, version, monkeypatch):
             with monkeypatch.context() as patch:
                 patch.setattr("models.add_missing", lambda database: [])
                 create_tables(database)
+            database.close()
         flask("copy-database", target)
         assert not find_missing(database)
 

@@ -2,12 +2,14 @@
 
 import os
 import re
+import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from stat import filemode
 from urllib.parse import urlsplit
@@ -35,7 +37,9 @@ from service import (
     wait_until,
 )
 
+from accounts import create_account
 from app import LogFormatter
+from callers import OPERATOR
 from database import MySQL, db
 from database_url import parse_database_url
 from outages import OUTAGES, is_outage
@@ -381,13 +385,43 @@ def test_a_full_disk_is_503_until_there_is_room(small_disk, serve):
     while (response := client.create(body)).status_code == 201:
         stored.insert(0, response.json)
     assert_unavailable(response)
-    assert re.search(
-        "database unavailable: OperationalError SQLITE_FULL", service.log()
-    )
+    causes = re.findall("database unavailable: (.*)", service.log())
+    assert {cause[:28] for cause in causes} == {"OperationalError SQLITE_FULL"}
     assert client.profiles() == stored
     ballast.unlink()
     last = client.create(body).json
     assert client.profiles() == [last, *stored]
+
+
+@on_sqlite
+@long
+@pytest.mark.parametrize("room", [0.9, 1.05, 1.2, 1.8])
+def test_a_copy_to_a_small_disk_is_whole_or_fails(
+    empty_database_url, make_app, small_disk, tmp_path, room
+):
+    """``room``: how much is free, as a part of the database's size."""
+    app = make_app(DATABASE_URL=empty_database_url)
+    body = {"location": "x" * 60_000}
+    with app.app_context():
+        accountid = create_account(OPERATOR)["accountid"]
+        for _ in range(100):
+            create_profile(OPERATOR, accountid, body, user_profile_fields=[*body])
+        size = db.pragma("page_count") * db.pragma("page_size")
+    free = shutil.disk_usage(small_disk).free
+    (small_disk / "ballast").write_bytes(bytes(free - int(size * room)))
+    copy = small_disk / "copy.db"
+    words = ["copy-database", f"sqlite:///{copy}"]
+    done = app.test_cli_runner().invoke(args=words)
+    if room < 1:
+        assert done.exit_code == 1
+        assert done.stderr.startswith("Error: the target: OperationalError SQLITE_FULL")
+        return
+    assert done.exit_code == 0, done.output
+    alone = shutil.move(copy, tmp_path)  # as a job that names it does
+    with closing(sqlite3.connect(alone)) as copied:
+        assert copied.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        selected = copied.execute("SELECT sum(length(location)) FROM profile")
+        assert selected.fetchone() == (6_000_000,)
 
 
 @long

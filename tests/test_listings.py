@@ -11,6 +11,7 @@ import pytest
 from peewee import DataError, OperationalError
 from service import (
     PROFILES,
+    SESSIONS,
     assert_error,
     at_once,
     fill,
@@ -24,7 +25,8 @@ from accounts import delete_account, list_accounts
 from database import db
 from errors import ServiceError
 from models import EMAILS, Account, Profile, Session
-from profiles import list_profiles
+from profiles import create_profile, list_profiles
+from sessions import list_sessions
 
 ACCOUNTS = "/api/administrator/accounts"
 LARGEST = 2**63 - 1
@@ -352,6 +354,55 @@ def test_an_empty_address_and_what_is_none_find_nobody(administrator, email):
         assert administrator.get(f"{PROFILES}?email=").json is None
 
 
+def test_a_search_among_many_similar_addresses_reads_a_batch_at_once(
+    administrator, monkeypatch
+):
+    """Any user can store them, and MySQL's index ignores accents."""
+    rows = fill(Profile, administrator.appid, 1_001)
+    Profile.update(contactEmail="éve@example.com").where(
+        Profile.appid == administrator.appid
+    ).execute()
+    set_email(rows[-1], "contactEmail", "eve@example.com")
+    caller, statements = administrator.caller, []
+    monkeypatch.setattr(db.obj, "query_hooks", [statements.append])
+    assert list_profiles(caller, email="eve@example.com", limit=1) == [rows[-1]]
+    assert len(statements) < 13
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        (PROFILES, "account id active appid caller x"),
+        (SESSIONS, "account email listing"),
+        (ACCOUNTS, "account email active"),
+        ("/api/user/profiles?accountid=OWN", "active email x"),
+        ("/api/user/sessions?accountid=OWN", "email x"),
+    ],
+)
+def test_a_parameter_that_a_list_does_not_have_is_refused(administrator, path, names):
+    """Otherwise a misspelled one would list the rows of all users."""
+    path = path.replace("OWN", administrator.accountid)
+    for name in names.split():
+        for more in ("limit=1", "all=1", "limit=x"):
+            query = f"{'&' if '?' in path else '?'}{name}=&{more}"
+            assert_error(administrator.get(path + query), 400, "invalid-parameter")
+
+
+@pytest.mark.parametrize("operation", [list_profiles, list_sessions, list_accounts])
+def test_an_empty_accountid_lists_nobody(administrator, operation):
+    """It is a variable of the client's that has no value; None is no filter."""
+    caller = administrator.caller
+    name = operation.__name__.removeprefix("list_")
+    create_profile(caller, caller.accountid, named("Ada"))
+    for query in ("accountid=", "accountid=&all=1"):
+        response = administrator.get(f"/api/administrator/{name}?{query}")
+        assert (response.status_code, response.json) == (200, None)
+    assert operation(caller, accountid="") is None
+    assert len(operation(caller, accountid=None)) == 1
+    with pytest.raises(ServiceError, match="^invalid-parameter$"):
+        operation(caller, acountid=caller.accountid)
+
+
 @pytest.mark.parametrize("column", EMAILS)
 def test_a_search_by_email_reads_few_rows(administrator, database_url, column):
     """Of an account that has very many, beside an application full of the address."""
@@ -401,6 +452,7 @@ def test_the_link_is_relative_and_keeps_the_query(administrator, method, prefix)
         pytest.param("", "/profiles", "/profiles", id="stripped by a proxy"),
         pytest.param("", "/profiles/", "/profiles", id="with a slash at its end"),
         pytest.param("", "/", "", id="only a slash"),
+        pytest.param("", "//evil.example", "/evil.example", id="another host"),
         pytest.param("", "/a%20b", "/a%20b", id="percent-encoded"),
         pytest.param("", '/"><é', "/%22%3E%3C%C3%A9", id="quoted"),
         pytest.param("/shop", "/x", "/shop", id="mounted in a host program"),
@@ -537,7 +589,7 @@ def test_a_page_in_the_middle_reads_few_rows(
     fill(model, appid if of_account else "elsewhere", 200)
     after = fill(model, appid, 6, accountid=accountid)[0][f"{name}id"]
     fill(model, appid, 200, accountid=accountid)
-    query = f"limit=15&after={after}&accountid={accountid if of_account else ''}"
+    query = f"limit=15&after={after}" + f"&accountid={accountid}" * of_account
     send = partial(administrator.get, f"/api/administrator/{name}s?{query}")
     assert len(send().json) == 15
     assert 10 <= rows_read(database_url, send) < 100

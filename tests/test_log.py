@@ -20,6 +20,7 @@ from service import (
     Served,
     execute,
     on_sqlite,
+    run,
     sign_in,
     wait_until,
 )
@@ -150,6 +151,23 @@ def test_no_request_forges_a_line_or_has_its_token_in_it(service, head):
 )
 def test_what_a_line_shows_of_a_head(service, head, shown):
     assert shown in send(service, head)[0]
+
+
+@pytest.mark.parametrize("end", ["end-session", "expire"])
+def test_a_token_that_is_refused_with_a_reason_is_traced(service, end):
+    """After a leak, the log shows what the thief still tries."""
+    user = sign_in(service)
+    sessionid = user.session["sessionid"]
+    if end == "end-session":
+        run(service, end, sessionid)
+    else:
+        url = service.environment["DATABASE_URL"]
+        execute(
+            url, f"UPDATE session SET expiresAt = '' WHERE sessionid = '{sessionid}'"
+        )
+    head = f"GET {PROFILES} HTTP/1.1\r\nAuthorization: Bearer {user.token}"
+    shown = f"status=401 code=sign-in-required account={user.accountid} "
+    assert f"{shown}session={sessionid} " in send(service, head)[0]
 
 
 def test_the_longest_line_is_written_at_once(capfd):

@@ -209,7 +209,7 @@ def test_the_first_of_a_name_counts_but_the_last_in_json(user):
 
 
 @pytest.mark.parametrize(
-    "text", [" ", "  as sent \0'\"\\%;--\r\n naïve 中文 👩‍🚀\u200b "]
+    "text", [" ", "  as sent \x01'\"\\%;--\r\n naïve 中文 👩‍🚀\u200b "]
 )
 @pytest.mark.parametrize(
     "content_type", [f"{JSON}; charset=utf-8", "application/a+json", FORM, MULTIPART]
@@ -252,6 +252,19 @@ def test_the_default_of_json_may_be_true_but_not_1(user):
     other = user.create(json={**ADA, "default": 1, "phone": 1})
     assert other.status_code == 201
     assert user.caller.profileid == made["profileid"]
+
+
+@pytest.mark.parametrize("kind", ["json", "data"])
+@pytest.mark.parametrize("field", ["full-name", "contact-email"])
+def test_a_null_character_is_refused(user, field, kind):
+    """PostgreSQL, to which a product may copy its profiles, stores none."""
+    profileid = user.create(ADA).json["profileid"]
+    sent = {kind: {**ADA, field: "ada\0@example.com"}}
+    for response in (
+        user.post(f"{CREATE}?accountid={user.accountid}", **sent),
+        user.patch(f"{UPDATE}?profileid={profileid}", **sent),
+    ):
+        assert_error(response, 400, f"invalid-{field}")
 
 
 class Job(str, Enum):  # noqa: UP042 (str() of it is Job.PILOT)
