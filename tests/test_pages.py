@@ -25,6 +25,7 @@ API = PAGES["API"]
 PYTHON = PAGES["PYTHON"]
 CODE = {file.stem: file.read_text() for file in ROOT.glob("*.py")}
 CLIENT = (ROOT / "docs/client.py").read_text()
+NODE_CLIENT = (ROOT / "docs/client.mjs").read_text()
 DESCRIPTION = json.loads((ROOT / "openapi.json").read_text())
 OPERATIONS = [path for path in DESCRIPTION["paths"] if "/api/" in path]
 QUERY = {"accountid", "profileid", "sessionid", "limit", "offset", "after", "x"}
@@ -70,6 +71,7 @@ def test_version():
     version = DESCRIPTION["info"]["version"]
     assert f'\nversion = "{version}"\n' in (ROOT / "pyproject.toml").read_text()
     assert f'\n__version__ = "{version}"' in CLIENT
+    assert NODE_CLIENT.startswith(f"/* A client for Profiles {version} in JavaScript")
     assert version == re.search(r"\n## ([0-9.]+)", PAGES["CHANGELOG"])[1]  # the newest
     (text,) = re.findall(r"!\[(.*?)\]\(docs/page\.png\)", README)
     assert text.startswith(f"The page of version {version}:")  # taken anew
@@ -112,9 +114,16 @@ def test_fields():
     }
 
 
-def test_fields_of_the_client():
-    """It refuses all others."""
-    listed = re.search(r"(?s)\nFIELDS = \((.*?)\)", CLIENT)[1]
+@pytest.mark.parametrize(
+    ("client", "pattern"),
+    [
+        pytest.param(CLIENT, r"(?s)\nFIELDS = \((.*?)\)", id="py"),
+        pytest.param(NODE_CLIENT, r"(?s)\nconst FIELDS = `(.*?)`", id="mjs"),
+    ],
+)
+def test_fields_of_the_clients(client, pattern):
+    """They refuse all others."""
+    listed = re.search(pattern, client)[1]
     assert {*re.findall("[a-z-]+", listed)} == {*PROFILE_FIELDS, "default", "duration"}
 
 
