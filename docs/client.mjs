@@ -1,4 +1,4 @@
-/* A client for Profiles 4.0.0 in JavaScript, for Node 20 and newer. Copy it into your product and adapt it.
+/* A client for Profiles 5.0.0 in JavaScript, for Node 20 and newer. Copy it into your product and adapt it.
 Set PROFILES_URL to the address of the service, such as http://127.0.0.1:8000, and PROFILES_TOKEN to an
 administrator's token. PROFILES_APPID is the service's APPID, by default "default". PROFILES_TIMEOUT is how
 many seconds all tries and the whole response may take together, by default 5 for a GET and 15 for a change.

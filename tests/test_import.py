@@ -1,0 +1,94 @@
+"""docs/import_users.py, run by its command on a file of users, twice."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from service import ROOT, close_connection, named, stored
+
+from accounts import list_accounts
+from callers import OPERATOR
+
+HEADER = "\ufeffid,full-name,contact-email,dob\r\n"
+LINES = {
+    2: "u-1,Zoë,zoe@example.com,1950-01-31",
+    3: "u-2,Ada,ada@example.com,1/2/1950",
+    4: "u-3,,@,",
+    5: " u-4,Ada,ada@example.com,",
+    6: "u-5,Ada,ada@example.com",
+    7: "u-6,Ada,ada@example.com,,x",
+    8: "u-1,Eve,eve@example.com,",
+    9: 'u-7,"Grace, Hopper",grace@example.com,',
+}
+REFUSED = """\
+line 3: invalid-dob
+line 4: invalid-contact-email, invalid-full-name
+line 5: invalid-idempotency-key
+line 6: wrong number of columns
+line 7: wrong number of columns
+"""
+
+
+@pytest.fixture
+def import_users(app, database_url, tmp_path):
+    """Imports the text of a file, from another folder than the service's."""
+
+    def run(text):
+        file = tmp_path / "users.csv"
+        file.write_bytes(text.encode())
+        settings = {"DATABASE_URL": database_url, "APPID": app.config["APPID"]}
+        settings["OPTIONAL_PROFILE_FIELDS"] = "dob"
+        return subprocess.run(
+            [sys.executable, ROOT / "docs/import_users.py", file],
+            cwd=tmp_path,
+            env=os.environ | settings,
+            capture_output=True,
+            text=True,
+        )
+
+    return run
+
+
+def test_each_user_is_imported_once(import_users, app, database_url):
+    """With an account and a default profile, and without a session."""
+    text = HEADER + "\r\n".join(LINES.values())
+    done = import_users(text)
+    assert done.stderr == ""
+    assert done.stdout == f"{REFUSED}2 imported, 1 unchanged, 5 refused\n"
+    users = {user["externalid"]: user["profile"] for user in list_accounts(OPERATOR)}
+    assert {*users} == {"u-1", "u-7"}
+    assert users["u-1"]["fullName"] == "Zoë"
+    assert users["u-1"]["dob"] == "1950-01-31"
+    assert users["u-7"]["fullName"] == "Grace, Hopper"
+    close_connection()
+    before = stored(database_url)
+    assert not [row for row in before["session"] if app.config["APPID"] in row]
+    again = import_users(text).stdout
+    assert again == f"{REFUSED}0 imported, 3 unchanged, 5 refused\n"
+    assert stored(database_url) == before
+
+
+def test_a_user_who_has_an_account_stays_as_it_is(import_users, administrator):
+    headers = {"Idempotency-Key": "u-1"}
+    path = "/api/administrator/create-account"
+    account = administrator.post(path, headers=headers).json
+    done = import_users(HEADER + LINES[2])
+    assert done.stdout == "0 imported, 1 unchanged, 0 refused\n"
+    assert administrator.post(path, headers=headers).json == account
+
+
+@pytest.mark.parametrize("header", ["", "full-name", "id,phone", "id,full-name,id"])
+def test_columns_that_the_service_does_not_have(import_users, user, header):
+    done = import_users(f"{header}\n1,2,3\n")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(
+        "The columns must be id and fields, each once, out of"
+    )
+
+
+def test_more_users_than_are_stored_in_one_transaction(import_users, app):
+    rows = [",".join([f"u-{n}", *named(f"n{n}").values(), ""]) for n in range(501)]
+    done = import_users(HEADER + "\n".join(rows))
+    assert done.stdout == "501 imported, 0 unchanged, 0 refused\n"
+    assert len(list_accounts(OPERATOR, all=True)) == 501
