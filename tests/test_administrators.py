@@ -212,17 +212,6 @@ def test_create_profile_whose_account_was_deleted_meanwhile(
         create_profile(caller, caller.accountid, body)
 
 
-@pytest.mark.parametrize(("method", "path"), FOUR)
-def test_the_caller_is_checked_first(user, method, path):
-    user.headers["Idempotency-Key"] = ""
-    send = partial(user.open, path, method=method)
-    assert_error(send(), 403, "administrator-required")
-    user.headers["Authorization"] = ""
-    assert_error(send(), 401, "sign-in-required")
-    user.headers["X-Appid"] = "a b"
-    assert_error(send(), 400, "invalid-appid")
-
-
 def test_a_body_is_read_between_the_session_and_the_right(client, user):
     body = {"data": "{", "content_type": "application/json"}
     assert_error(client.post(SESSION, **body), 401, "sign-in-required")

@@ -2,11 +2,9 @@
 
 from functools import partial
 from hashlib import sha256
-from types import SimpleNamespace
 
 import pytest
-from peewee import IntegrityError
-from service import assert_error, at_once, execute, named, sign_in
+from service import assert_error, at_once, named
 
 import rows
 from database import db
@@ -48,20 +46,6 @@ def test_the_profileid_is_made_of_application_account_and_key(user):
     assert response.json["profileid"] == f"prof_{digest[:16]}"
     again = create_profile(user.caller, user.accountid, ADA, idempotency_key=key)
     assert again == response.json
-
-
-@pytest.mark.parametrize(
-    ("body", "options"),
-    [
-        ({}, {}),
-        (ADA, {"idempotency_key": ""}),
-    ],
-)
-def test_an_unknown_account_comes_before_a_bad_field_or_key(app, body, options):
-    caller = SimpleNamespace(accountid="acct_0123456789abcdef", administrator=False)
-    with pytest.raises(ServiceError, match="^invalid-accountid$") as caught:
-        create_profile(caller, caller.accountid, body, **options)
-    assert caught.value.status == 404
 
 
 @pytest.mark.parametrize("default", ["", "true"])
@@ -129,17 +113,6 @@ def test_a_profile_that_another_deletes_between_two_tries(
     again = user.create(ADA, headers=KEY)
     assert again.status_code == status
     assert administrator.profiles() == [again.json]
-
-
-def test_an_index_of_a_host_that_refuses_a_profile(empty_database_url, make_app):
-    """It is no repeat, so the error is raised."""
-    user = sign_in(make_app(DATABASE_URL=empty_database_url))
-    caller = user.caller
-    execute(empty_database_url, "CREATE UNIQUE INDEX one ON profile (accountid)")
-    user.create(ADA)
-    with user.application.app_context():
-        with pytest.raises(IntegrityError):
-            create_profile(caller, user.accountid, ADA)
 
 
 @pytest.mark.parametrize("headers", [KEY, {}], ids=["key", "no key"])

@@ -15,7 +15,6 @@ from unittest.mock import Mock
 
 import peewee
 import pytest
-from flask import Flask
 from service import (
     ROOT,
     Threads,
@@ -27,7 +26,6 @@ from service import (
     named,
     on_mysql,
     on_sqlite,
-    run,
     sign_in,
     user_with,
     wait_until,
@@ -40,7 +38,7 @@ from database import run as run_query
 from database_url import parse_database_url
 from errors import ServiceError
 from models import Account, Profile
-from profiles import create_profile, list_profiles, update_profile
+from profiles import create_profile, update_profile
 
 # Eight processes that start at once, when the first one closes the pipe.
 FIRST_STARTS = """
@@ -158,19 +156,6 @@ def test_an_app_creates_the_tables_and_leaves_no_connection(
     make_app(DATABASE_URL=empty_database_url)
     assert db.is_closed()
     assert execute(empty_database_url, "SELECT * FROM account, profile, session") == []
-
-
-def test_tables_that_were_not_created_are_created_by_init_db(
-    empty_database_url, make_app, monkeypatch
-):
-    create_tables = Mock(side_effect=peewee.OperationalError("no right"))
-    with monkeypatch.context() as patch:
-        patch.setattr("app.create_tables", create_tables)
-        app = make_app(DATABASE_URL=empty_database_url)
-    client = app.test_client()
-    assert client.get("/health").status_code == 503
-    run(app, "init-db")
-    assert client.get("/health").status_code == 200
 
 
 @on_mysql
@@ -393,14 +378,6 @@ def test_a_read_waits_while_another_connection_locks_the_whole_file(
             waiting.result(0.2)
         cursor.connection.close()
         assert waiting.result() == caller
-
-
-def test_within_another_flask_app_it_has_its_own_settings(make_app):
-    app = make_app(PAGE_SIZE=1)
-    administrator = sign_in(app, administrator=True)
-    made = [administrator.create(named(name)).json for name in "ab"]
-    with Flask("host").app_context(), app.app_context():
-        assert list_profiles(administrator.caller) == made[1:]
 
 
 @on_mysql

@@ -122,23 +122,6 @@ def test_an_error_has_an_example_with_one_of_its_codes(app, path):
             assert f"`{example['message']}`" in error["description"]
 
 
-def test_the_page_fills_in_no_parameter():
-    """It would send an example of If-Match."""
-    operations = [operation for path in PATHS.values() for operation in path.values()]
-    parameters = [operation.get("parameters") for operation in operations]
-    assert "example" not in str([parameters, DOCUMENT["components"]["parameters"]])
-
-
-def test_the_pattern_of_a_key():
-    """1 to 255 printable ASCII characters, without a blank at either end."""
-    patterns = re.findall("'pattern': '([^']* -~[^']*)'", str(PATHS))
-    assert len(patterns) == 2
-    for pattern in patterns:
-        valid = ["x", "x y", "~" * 255]
-        keys = ["", " x", "x ", "é", "~" * 256, *valid]
-        assert [key for key in keys if re.search(pattern, key)] == valid
-
-
 @pytest.mark.parametrize(
     ("settings", "lengths"),
     [

@@ -127,15 +127,6 @@ def test_a_listing_ends_with_its_application(administrator, user, name):
     assert_error(user.get(f"{path}?limit=x"), 403, "administrator-required")
 
 
-def test_a_page_in_this_process_tells_whether_more_follows(administrator):
-    rows = fill(Profile, administrator.appid, 3)
-    page = list_profiles(administrator.caller, limit=2)
-    assert page == rows[:2]
-    assert page.has_more
-    last = list_profiles(administrator.caller, limit=2, after=page[-1]["profileid"])
-    assert (last, last.has_more) == (rows[2:], False)
-
-
 @both
 def test_after_is_a_row_of_the_account_that_is_listed(administrator, model, name):
     path = f"/api/administrator/{name}s"
@@ -310,33 +301,6 @@ def test_a_query_finds_a_part_of_12_rows_by_email(
         assert after == ada[end - 1]["profileid"]
 
 
-def test_an_offset_counts_the_rows_that_have_the_address(administrator):
-    """On MySQL, whose index ignores accents, as on SQLite."""
-    rows = fill(Profile, administrator.appid, 3)
-    for row, address in zip(rows, ("zoé@x.com", "zoe@x.com", "Zoe@x.com"), strict=True):
-        set_email(row, "displayEmail", address)
-    for offset in range(4):
-        found = administrator.get(f"{PROFILES}?email=zoe@x.com&offset={offset}")
-        assert found.json == (rows[1 + offset :] or None)
-        assert "Link" not in found.headers
-
-
-def test_a_search_passes_rows_that_have_a_similar_address(administrator):
-    """On MySQL, whose index ignores accents."""
-    rows = fill(Profile, administrator.appid, 210)
-    Profile.update(contactEmail="mİke@example.com").where(
-        Profile.appid == administrator.appid
-    ).execute()
-    set_email(rows[-1], "contactEmail", "Mike@example.com")
-    search = f"{PROFILES}?email=mike@example.com"
-    pages = list(walk(administrator, f"{search}&limit=70"))
-    assert pages == [[rows[-1]]]
-    assert administrator.get(f"{search}&all=1").json == [rows[-1]]
-    assert (
-        administrator.get(f"{search}&all=1&after={rows[-1]['profileid']}").json is None
-    )
-
-
 @pytest.mark.parametrize(
     "email",
     ["", "\udcff", 5, b"ada@example.com"],
@@ -432,18 +396,6 @@ def test_the_link_keeps_the_address(administrator):
     assert response.headers["Link"] == f'<{link}>; rel="next"'
     set_email(rows[1], "displayEmail", None)
     assert administrator.get(link).json == rows[2:]
-
-
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
-@pytest.mark.parametrize("prefix", ["", "/a%20b", "/%C3%A9"])
-def test_the_link_is_relative_and_keeps_the_query(administrator, method, prefix):
-    rows = fill(Profile, administrator.appid, 3)
-    query = f"{PROFILES}?accountid={rows[0]['accountid']}&limit=2"
-    base = f"http://localhost{prefix}"
-    response = administrator.open(f"{query}&offset=0", base_url=base, method=method)
-    target = f"{prefix}{query}&after={rows[1]['profileid']}"
-    assert response.headers["Link"] == f'<{target}>; rel="next"'
-    assert bool(response.data) == (method == "GET")
 
 
 @pytest.mark.parametrize(

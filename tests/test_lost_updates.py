@@ -130,15 +130,6 @@ def test_an_update_in_a_transaction_that_has_read(user, profile, store):
     assert find_own_profile(user.caller, profile["profileid"]) == updated
 
 
-def test_an_update_is_a_read_and_one_statement(user, store, monkeypatch):
-    events = []
-    monkeypatch.setattr(db.obj, "query_hooks", [events.append])
-    store(phone="1")
-    statements = [event.sql.split()[0] for event in events]
-    assert statements[-2:] == ["SELECT", "UPDATE"]
-    assert statements.count("UPDATE") == 1
-
-
 def test_each_update_has_a_later_updated_at(profile, store, monkeypatch):
     """Also in one millisecond, and after the clock was set back."""
     # Patched since no clock stands still for two updates: it is 2096.
@@ -215,20 +206,3 @@ def test_an_update_that_is_sent_again_does_not_meet_its_own_change(user, profile
     assert find_own_profile(user.caller, profileid) == first.json
     user.update(profileid, named("Ada"))
     assert_error(send(), 412, "profile-changed")
-
-
-def test_of_four_forms_with_one_updated_at_one_is_stored(user, profile):
-    profileid = profile["profileid"]
-    headers = {"If-Match": f'"{profile["updatedAt"]}"'}
-    forms = [
-        partial(user.update, profileid, named(name), headers=headers) for name in "abcd"
-    ]
-    responses = at_once(*forms)
-    assert sorted(response.status_code for response in responses) == [200] + [412] * 3
-    (stored,) = [each.json for each in responses if each.status_code == 200]
-    assert find_own_profile(user.caller, profileid) == stored
-
-
-def test_if_match_is_checked_after_the_fields(user, profile):
-    response = user.update(profile["profileid"], {}, headers={"If-Match": '"x"'})
-    assert_error(response, 400, "invalid-contact-email")

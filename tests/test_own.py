@@ -2,7 +2,6 @@
 
 import time
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 from service import (
@@ -304,20 +303,6 @@ def test_end_session_needs_a_sessionid_in_this_process(user, sessionid):
     assert caught.value.status == 400
 
 
-@pytest.mark.parametrize("path", [ACCOUNT, OWN_PROFILES, OWN_SESSIONS])
-def test_the_account_is_checked_before_the_query(app, user, administrator, path):
-    """Missing, unknown, of another application, another's."""
-    elsewhere = sign_in(app, appid="elsewhere")
-    for client, another in ((user, administrator), (administrator, user)):
-        get = partial(client.get, path)
-        assert_error(get(query_string={"limit": "x"}), 400, "invalid-accountid")
-        for accountid in (UNKNOWN, elsewhere.accountid, client.accountid.upper()):
-            query = {"limit": "x", "accountid": accountid}
-            assert_error(get(query_string=query), 404, "invalid-accountid")
-        query = {"limit": "x", "accountid": another.accountid}
-        assert_error(get(query_string=query), 403, "invalid-account")
-
-
 @pytest.mark.parametrize(
     ("method", "path"),
     [
@@ -340,30 +325,3 @@ def test_the_profile_is_checked(app, user, administrator, method, path):
     response = administrator.open(path, method=method, query_string=query)
     assert_error(response, 403, "invalid-account")
     assert find_own_account(user.caller, user.accountid)["profile"] == profile
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("GET", ACCOUNT),
-        ("GET", PROFILE),
-        ("GET", OWN_PROFILES),
-        ("GET", OWN_SESSIONS),
-        ("PATCH", DEFAULT),
-        ("DELETE", DELETION),
-        ("PATCH", END),
-    ],
-)
-def test_the_session_is_checked_first(client, user, method, path):
-    assert_error(client.open(path, method=method), 401, "sign-in-required")
-    response = user.open(path, method=method, headers={"X-Appid": "elsewhere"})
-    assert_error(response, 401, "sign-in-required")
-    assert_error(user.post(path), 405, "method-not-allowed")
-
-
-def test_a_caller_without_an_appid_is_looked_up_in_that_of_the_call(user):
-    caller = SimpleNamespace(accountid=user.accountid, administrator=False)
-    assert find_own_account(caller, user.accountid)["appid"] == user.appid
-    with pytest.raises(ServiceError, match="^invalid-accountid$") as caught:
-        find_own_account(caller, user.accountid, appid="elsewhere")
-    assert caught.value.status == 404

@@ -101,12 +101,6 @@ def administrator(service, sample, router, tmp_path):
     return administrator
 
 
-def assert_stored(administrator, names):
-    """These profiles are stored, each once."""
-    found = [profile["fullName"] for profile in administrator.profiles()]
-    assert sorted(found) == sorted(names)
-
-
 @on_sqlite
 def test_a_slow_client_reaches_nginx_alone(administrator, router):
     """nginx passes on whole requests. gunicorn waits for no more than 5 seconds."""
@@ -202,15 +196,6 @@ def test_the_log_of_nginx_has_no_query(administrator, tmp_path):
     log = tmp_path / "profiles.log"
     wait_until(lambda: re.search(line, log.read_text()))
     assert "ada" not in log.read_text()
-
-
-@on_sqlite
-def test_creates_with_one_request_id_are_different(administrator):
-    """nginx takes no Idempotency-Key from the X-Request-Id of a client."""
-    headers = {"X-Request-Id": "of-the-client"}
-    for name in "ab":
-        administrator.create(named(name), headers=headers)
-    assert_stored(administrator, "ab")
 
 
 @on_sqlite

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from gunicorn.workers.gthread import ThreadWorker
 from service import (
     CREATE,
     PROCFILE,
@@ -117,24 +116,6 @@ def test_a_platform_without_a_database_is_warned(monkeypatch, variables, warning
 def test_a_worker_that_may_not_choose_its_core_goes_on(monkeypatch):
     hooks = load_hooks(monkeypatch)
     hooks.post_worker_init(SimpleNamespace(core=1_000_000))
-
-
-@pytest.mark.parametrize(
-    ("connections", "pauses"),
-    [
-        (1, [20]),
-        (9, [180]),
-        (10, []),
-    ],
-)
-def test_a_worker_with_more_connections_accepts_later(monkeypatch, connections, pauses):
-    calls = []
-    worker = object.__new__(load_hooks(monkeypatch).worker_class)
-    worker.nr_conns = connections
-    monkeypatch.setattr(time, "sleep", lambda pause: calls.append(round(pause * 10**6)))
-    monkeypatch.setattr(ThreadWorker, "accept", lambda *call: calls.append(call))
-    worker.accept("listener")
-    assert calls == [*pauses, (worker, "listener")]
 
 
 HEALTH = "GET /health HTTP/1.1\r\nHost: x\r\n"
@@ -309,14 +290,6 @@ def test_a_create_with_a_broken_body(administrator, status, code, rest):
     assert answer.startswith(f"HTTP/1.1 {status} ")
     assert f'"message":"{code}"' in answer
     assert administrator.profiles() == before
-
-
-def test_a_form_in_chunks_is_stored(administrator):
-    before = administrator.profiles()
-    answer = exchange(administrator.application, POST.format(administrator) + WHOLE)
-    assert answer.startswith("HTTP/1.1 201 ")
-    created, *others = administrator.profiles()
-    assert (created["fullName"], others) == ("secret", before)
 
 
 @pytest.fixture

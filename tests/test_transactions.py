@@ -107,12 +107,6 @@ def test_a_promotion_after_a_create_session(administrator, user):
     assert are_running(user) == [False, False]
 
 
-def test_create_profile_after_a_deletion_of_its_account(administrator, user):
-    delete = partial(delete_account, administrator.caller, user.accountid)
-    response = follow(delete, partial(user.create, named("Ada")))
-    assert response.json["message"] == "invalid-accountid"
-
-
 def test_create_profile_between_the_statements_of_a_deletion(user, monkeypatch):
     """It waits from the first of them on, and then its account is unknown."""
     creating = []
