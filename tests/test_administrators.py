@@ -37,7 +37,6 @@ ACCOUNTS = "/api/administrator/accounts"
 SESSION = "/api/administrator/create-session?accountid="
 END = "/api/administrator/end-sessions?accountid="
 DELETION = "/api/administrator/delete-account?accountid="
-FOUR = [("POST", ACCOUNT), ("POST", SESSION), ("PATCH", END), ("DELETE", DELETION)]
 UNKNOWN = "acct_0123456789abcdef"
 
 
@@ -220,17 +219,18 @@ def test_a_body_is_read_between_the_session_and_the_right(client, user):
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    FOUR[1:],
+    [("POST", SESSION), ("PATCH", END), ("DELETE", DELETION)],
 )
-def test_the_account_is_checked_before_the_duration(app, administrator, method, path):
-    send = partial(administrator.open, method=method, json={"duration": 0})
-    assert_error(send(path), 400, "invalid-accountid")
-    assert_error(send(path + UNKNOWN), 404, "invalid-accountid")
+def test_the_account_is_an_ordinary_one_of_the_application(
+    app, administrator, method, path
+):
+    """test_pages.py has what else is checked, in its order."""
     elsewhere = sign_in(app, appid="elsewhere")
-    assert_error(send(path + elsewhere.accountid), 404, "invalid-accountid")
-    assert_error(send(path + administrator.accountid), 403, "invalid-account")
+    response = administrator.open(path + elsewhere.accountid, method=method)
+    assert_error(response, 404, "invalid-accountid")
     other = sign_in(app, administrator=True)
-    assert_error(send(path + other.accountid), 403, "invalid-account")
+    response = administrator.open(path + other.accountid, method=method)
+    assert_error(response, 403, "invalid-account")
 
 
 @pytest.mark.parametrize(

@@ -252,28 +252,6 @@ def browser():
         yield browser
 
 
-@pytest.mark.parametrize(
-    ("width", "height"),
-    [
-        (390, 5_000),
-        (1280, 3_000),
-    ],
-)
-def test_the_page_fits_the_screen_and_links_to_its_reference(
-    world, browser, width, height
-):
-    screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": True}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
-    browser.get(f"{world.address}/docs/")
-    block = unfold(browser, "createProfile")
-    assert find(block, "[data-code='503']").is_displayed()
-    assert block.size["height"] < height
-    assert browser.execute_script("return document.body.scrollWidth") == width
-    browser.get(find(browser, ".info p a").get_attribute("href"))
-    page = (ROOT / "docs/API.md").read_text()
-    assert find(browser, "body").text.startswith(page[:500])
-
-
 def test_what_the_page_offers_is_accepted(world, browser):
     """TEST_PICTURE names a file in which a picture of the page is stored."""
     browser.get(f"{world.address}/")

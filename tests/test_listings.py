@@ -56,8 +56,6 @@ def walk(client, path):
         ("limit=0", 0, 0),
         (f"limit={LARGEST}&offset=3", 3, 15),
         (f"limit={LARGEST}&offset={LARGEST}", 0, 0),
-        ("limit=3&limit=4", 0, 3),  # the first value counts
-        ("all=&all=1", 0, 10),
         ("all", 0, 10),
         ("all=false&limit=x&offset=-1", 0, 15),
         ("after={1}&limit=2&offset=3", 5, 7),
@@ -155,22 +153,17 @@ def test_the_accounts_have_their_default_profiles(administrator, accounts):
     """They ascend by their ids. One account is listed as GET /api/user/account does."""
     ids = [account["accountid"] for account in accounts]
     assert ids == sorted(ids)
-    found = [
-        account["profile"]["fullName"] for account in accounts if account["profile"]
-    ]
-    assert found == ["default"] * 3
+    profiles = [account["profile"] for account in accounts if account["profile"]]
+    assert [profile["fullName"] for profile in profiles] == ["default"] * 3
     own = f"?accountid={administrator.accountid}"
     shown = administrator.get(f"/api/user/account{own}").json
     assert administrator.get(ACCOUNTS + own).json == [shown]
-    caller = administrator.caller
-    assert list_accounts(caller, accountid=administrator.accountid) == [shown]
 
 
 @pytest.mark.parametrize(
     ("query", "first", "end"),
     [
-        ("", 0, 5),
-        ("limit=2&offset=1", 1, 3),
+        ("limit=5", 0, 5),
         ("after={2}&limit=1&offset=1", 4, 5),
         ("after={2}&all=1", 3, 7),
         ("after={6}", 0, 0),
@@ -179,7 +172,6 @@ def test_the_accounts_have_their_default_profiles(administrator, accounts):
 def test_a_query_finds_a_part_of_seven_accounts(
     administrator, accounts, query, first, end
 ):
-    administrator.application.config["PAGE_SIZE"] = 5
     ids = [account["accountid"] for account in accounts]
     response = administrator.get(f"{ACCOUNTS}?{query.format(*ids)}")
     assert response.json == (accounts[first:end] or None)
@@ -263,9 +255,14 @@ def test_profiles_by_email(administrator, email, found):
 
 @pytest.fixture
 def ada(administrator):
-    """The rows with one address: in either column, in both, and of two accounts."""
+    """The rows with one address: in either column, in both, and of two accounts.
+
+    The index of MySQL, which ignores accents, also finds others.
+    """
     rows = fill(Profile, administrator.appid, 12)
     rows = fill(Profile, administrator.appid, 4) + rows
+    for row in rows:
+        set_email(row, "displayEmail", "áda@example.com")
     for row in rows[1::2]:
         set_email(row, "contactEmail", "Ada@example.com")
     for row in rows[::4]:
@@ -311,14 +308,13 @@ def test_an_empty_address_and_what_is_none_find_nobody(administrator, email):
     fill(Profile, administrator.appid, 2)
     Profile.update(contactEmail="").execute()
     assert list_profiles(administrator.caller, email=email) is None
-    assert list_profiles(administrator.caller, email=email, all=True) is None
     with pytest.raises(ServiceError, match="^invalid-limit$"):
         list_profiles(administrator.caller, email=email, limit="x")
     if email == "":
         assert administrator.get(f"{PROFILES}?email=").json is None
 
 
-def test_a_search_among_many_similar_addresses_reads_a_batch_at_once(
+def test_a_search_among_many_similar_addresses_reads_batches(
     administrator, monkeypatch
 ):
     """Any user can store them, and MySQL's index ignores accents."""
@@ -331,6 +327,7 @@ def test_a_search_among_many_similar_addresses_reads_a_batch_at_once(
     monkeypatch.setattr(db.obj, "query_hooks", [statements.append])
     assert list_profiles(caller, email="eve@example.com", limit=1) == [rows[-1]]
     assert len(statements) < 13
+    assert list_profiles(caller, email="eve@example.com", all=True) == [rows[-1]]
 
 
 @pytest.mark.parametrize(
@@ -401,16 +398,18 @@ def test_the_link_keeps_the_address(administrator):
 @pytest.mark.parametrize(
     ("mounted", "stripped", "prefix"),
     [
-        pytest.param("", "/profiles", "/profiles", id="stripped by a proxy"),
-        pytest.param("", "/profiles/", "/profiles", id="with a slash at its end"),
-        pytest.param("", "/", "", id="only a slash"),
-        pytest.param("", "//evil.example", "/evil.example", id="another host"),
-        pytest.param("", "/a%20b", "/a%20b", id="percent-encoded"),
-        pytest.param("", '/"><é', "/%22%3E%3C%C3%A9", id="quoted"),
-        pytest.param("/shop", "/x", "/shop", id="mounted in a host program"),
+        ("", "/profiles", "/profiles"),
+        ("", "/profiles/", "/profiles"),
+        ("", "/", ""),
+        ("", "//evil.example", "/evil.example"),
+        ("", "/a%20b", "/a%20b"),
+        ("", '/"><é', "/%22%3E%3C%C3%A9"),
+        ("/shop", "/x", "/shop"),
+        ("/a%20é", "", "/a%20%C3%A9"),
     ],
 )
 def test_the_link_begins_with_the_prefix(administrator, mounted, stripped, prefix):
+    """That of a host program, in which it is mounted, or one that a proxy strips."""
     fill(Profile, administrator.appid, 2)
     base = f"http://localhost{mounted}"
     headers = {"X-Forwarded-Prefix": stripped}
@@ -471,12 +470,9 @@ def test_all_is_read_in_batches_of_100(administrator, monkeypatch):
     response = administrator.get(f"{PROFILES}?all=1")
     statements = []
     monkeypatch.setattr(db.obj, "query_hooks", [statements.append])
-    parts = [
-        (part.count(b'"updatedAt"'), len(statements))
-        for part in response.iter_encoded()
-    ]
-    assert parts[:-1] == [(100, 0), (100, 1), (50, 2)]
-    assert parts[-1][0] == 0
+    for count, part in enumerate(response.iter_encoded()):
+        assert len(statements) == min(count, 2)
+        assert part.count(b'"updatedAt"') == [100, 100, 50, 0][count]
 
 
 @pytest.mark.parametrize(

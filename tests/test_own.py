@@ -20,11 +20,10 @@ from errors import ServiceError
 from models import Session
 from profiles import (
     delete_profile,
-    find_own_profile,
     list_own_profiles,
     set_default_profile,
 )
-from sessions import create_session, end_session, list_own_sessions, list_sessions
+from sessions import create_session, end_session, list_own_sessions
 
 ACCOUNT = "/api/user/account"
 PROFILE = "/api/user/profile"
@@ -33,7 +32,6 @@ OWN_SESSIONS = "/api/user/sessions"
 DEFAULT = "/api/user/set-default-profile"
 DELETION = "/api/user/delete-profile"
 END = "/api/user/end-session"
-UNKNOWN = "acct_0123456789abcdef"
 OLD = "2026-11-24T09:30:00.123Z"
 
 
@@ -57,10 +55,9 @@ def test_the_account_shows_its_default_profile(reader):
     assert account["profileid"] == made["profileid"]
     assert [*account][-1] == "profile"
     assert account["profile"] == made
-    assert account == find_own_account(reader.caller, reader.accountid)
     shown = reader.get(f"{PROFILE}?profileid={account['profileid']}")
     assert shown.status_code == 200
-    assert shown.json == made == find_own_profile(reader.caller, made["profileid"])
+    assert shown.json == made
 
 
 def test_list_own_profiles_of_the_account_alone(reader):
@@ -68,16 +65,14 @@ def test_list_own_profiles_of_the_account_alone(reader):
     assert reader.get(path).data == b"null\n"
     assert list_own_profiles(reader.caller, reader.accountid) is None
     made = [reader.create(named(name)).json for name in "abc"][::-1]
-    first = reader.get(f"{path}&limit=2")
+    first = reader.get(f"{path}&limit=2&offset=0")
     assert first.status_code == 200
     assert first.json == made[:2]
     following = f"{path}&limit=2&after={made[1]['profileid']}"
     assert first.headers["Link"] == f'<{following}>; rel="next"'
+    assert reader.head(f"{path}&limit=2").headers["Link"] == first.headers["Link"]
     assert reader.get(following).json == made[2:]
     assert reader.get(f"{path}&limit=0").data == b"null\n"
-    query = {"limit": 1, "offset": 1}
-    found = list_own_profiles(reader.caller, reader.accountid, **query)
-    assert found == made[1:2]
 
 
 @pytest.mark.parametrize("more", ["", "&all=1"])
@@ -90,7 +85,7 @@ def test_a_cursor_is_a_row_of_this_listing(user, administrator, more):
 
 def test_set_default_profile(reader):
     """Chosen again, it moves updatedAt again."""
-    first = reader.create(named("a", default="true")).json
+    reader.create(named("a", default="true"))
     chosen = reader.create(named("b")).json
     account = reader.get(own(ACCOUNT, reader)).json
     for _ in range(2):
@@ -102,17 +97,12 @@ def test_set_default_profile(reader):
         assert response.json == account
         assert account["updatedAt"] > before
         assert account["profile"] == chosen
-    in_process = set_default_profile(reader.caller, first["profileid"])
-    assert in_process == find_own_account(reader.caller, reader.accountid)
-    assert in_process["profile"] == first
 
 
 def test_delete_profile(reader):
     """The account is changed if this is its default profile, and only then."""
-    default, other, last = [
-        reader.create(named(name, default="true" if name == "a" else "")).json
-        for name in "abc"
-    ]
+    default = reader.create(named("a", default="true")).json
+    other = reader.create(named("b")).json
     account = find_own_account(reader.caller, reader.accountid)
     time.sleep(0.002)  # timestamps are to the millisecond
     response = reader.delete(f"{DELETION}?profileid={other['profileid']}")
@@ -124,8 +114,6 @@ def test_delete_profile(reader):
     assert emptied["updatedAt"] > account["updatedAt"]
     changes = {"profileid": None, "profile": None, "updatedAt": emptied["updatedAt"]}
     assert emptied == account | changes
-    assert delete_profile(reader.caller, last["profileid"]) == last
-    assert list_own_profiles(reader.caller, reader.accountid) is None
     again = reader.delete(f"{DELETION}?profileid={default['profileid']}")
     assert_error(again, 404, "invalid-profileid")
 
@@ -164,24 +152,6 @@ def test_a_profile_whose_account_was_deleted_meanwhile(user, operation):
     assert caught.value.status == 404
 
 
-def test_the_account_agrees_with_its_default_profile(user):
-    """Another default is chosen, and the old one deleted, while it is read."""
-    old = user.create(named("old", default="true")).json["profileid"]
-    new = user.create(named("new")).json
-    choose = partial(user.patch, f"{DEFAULT}?profileid={new['profileid']}")
-    delete = partial(user.delete, f"{DELETION}?profileid={old}")
-
-    def change(event):
-        if 'FROM "account" AS "t1" WHERE' in event.sql.replace("`", '"'):
-            db.query_hooks.clear()
-            at_once(choose)
-            at_once(delete)
-
-    db.query_hooks.append(change)
-    account = find_own_account(user.caller, user.accountid)
-    assert (account["profileid"], account["profile"]) == (new["profileid"], new)
-
-
 def test_an_account_that_is_deleted_while_it_is_read(user, administrator):
     caller = user.caller
 
@@ -205,11 +175,9 @@ def test_list_own_sessions(reader):
     path = own(OWN_SESSIONS, reader)
     newest = reader.get(f"{path}&limit=1")
     assert newest.json == [other]
-    following = f"{path}&limit=1&after={other['sessionid']}"
-    assert newest.headers["Link"] == f'<{following}>; rel="next"'
-    found = [other, reader.get(following).json[0]]
-    assert found[1]["sessionid"] == reader.session["sessionid"]
-    assert list_own_sessions(reader.caller, reader.accountid) == found
+    (first,) = reader.get(f"{path}&after={other['sessionid']}").json
+    assert first["sessionid"] == reader.session["sessionid"]
+    assert list_own_sessions(reader.caller, reader.accountid) == [other, first]
 
 
 def ids(sessions):
@@ -241,9 +209,6 @@ def test_active_sessions(user, administrator):
     for read in reads:
         query = {"accountid": user.accountid, "active": 1, "after": running[1]}
         assert ids(read(query_string=query | {"all": 1}).json) == running[2:]
-    in_process = list_own_sessions(user.caller, user.accountid, active=True)
-    assert ids(in_process) == [running[0], *running[2:]]
-    assert len(list_sessions(administrator.caller, active=True)) == 4
 
 
 def test_end_session(user):
@@ -304,24 +269,23 @@ def test_end_session_needs_a_sessionid_in_this_process(user, sessionid):
 
 
 @pytest.mark.parametrize(
-    ("method", "path"),
+    ("method", "path", "name"),
     [
-        ("GET", PROFILE),
-        ("PATCH", DEFAULT),
-        ("DELETE", DELETION),
+        ("GET", ACCOUNT, "accountid"),
+        ("GET", OWN_PROFILES, "accountid"),
+        ("GET", OWN_SESSIONS, "accountid"),
+        ("GET", PROFILE, "profileid"),
+        ("PATCH", DEFAULT, "profileid"),
+        ("DELETE", DELETION, "profileid"),
     ],
 )
-def test_the_profile_is_checked(app, user, administrator, method, path):
-    """Missing, unknown, of another application, another's."""
-    elsewhere = sign_in(app, appid="elsewhere").create(named("a")).json["profileid"]
-    profile = user.create(named("a", default="true")).json
-    send = partial(user.open, path, method=method)
-    assert_error(send(), 400, "invalid-profileid")
-    upper = profile["profileid"].upper()
-    for profileid in ("prof_0123456789abcdef", elsewhere, upper):
-        query = {"profileid": profileid}
-        assert_error(send(query_string=query), 404, "invalid-profileid")
-    query = {"profileid": profile["profileid"]}
-    response = administrator.open(path, method=method, query_string=query)
-    assert_error(response, 403, "invalid-account")
-    assert find_own_account(user.caller, user.accountid)["profile"] == profile
+def test_the_id_is_of_the_application_and_in_small_letters(
+    app, user, method, path, name
+):
+    """test_pages.py has what else is checked, in its order."""
+    elsewhere = sign_in(app, appid="elsewhere").create(named("a")).json
+    own = user.create(named("a")).json
+    for identifier in (elsewhere[name], own[name].upper()):
+        query = {name: identifier}
+        response = user.open(path, method=method, query_string=query)
+        assert_error(response, 404, f"invalid-{name}")

@@ -46,10 +46,8 @@ def user(app):
     [
         (400, "bad-request", "Host", "a" * 65),
         (400, "invalid-appid", "X-Appid", ""),
-        (400, "invalid-appid", "X-Appid", "é"),
         (400, "invalid-appid", "X-Appid", "a" * 65),
         (401, "sign-in-required", "X-Appid", "Requests"),
-        (401, "sign-in-required", "Authorization", "Bearer {user.token} x"),
         (401, "sign-in-required", "Authorization", "Bearer {user.token_in_capitals}"),
         (401, "sign-in-required", "Authorization", "Bearer {user.session[csrfToken]}"),
         (401, "sign-in-required", "Authorization", "Basic {user.token}"),
@@ -103,25 +101,22 @@ def test_a_body_that_is_not_what_its_type_says(user, method, path, content_type,
 
 
 @either_endpoint
-@pytest.mark.parametrize("content_type", ["text/plain", ""])
-def test_a_body_of_another_type(user, method, path, content_type):
-    response = user.open(path, method=method, data=b"x", content_type=content_type)
-    assert_error(response, 415, "unsupported-media-type")
-
-
-@either_endpoint
 @pytest.mark.parametrize(
-    ("content_type", "length"),
+    ("content_type", "length", "status", "code"),
     [
-        (FORM, 65_537),
-        (FORM, 65_538),
-        ("text/plain", 65_537),
+        ("text/plain", 1, 415, "unsupported-media-type"),
+        ("", 1, 415, "unsupported-media-type"),
+        ("text/plain", 65_537, 413, "body-too-large"),
+        (FORM, 65_537, 413, "body-too-large"),
+        (FORM, 65_538, 413, "body-too-large"),
     ],
 )
-def test_a_body_that_is_too_large(user, method, path, content_type, length):
+def test_a_body_of_another_type_or_too_large(
+    user, method, path, content_type, length, status, code
+):
     data = b"x" * length
     response = user.open(path, method=method, data=data, content_type=content_type)
-    assert_error(response, 413, "body-too-large")
+    assert_error(response, status, code)
 
 
 @pytest.mark.parametrize(
@@ -267,8 +262,6 @@ def test_bodies_that_only_python_can_pass(user):
     half = {**ADA, "full-name": "\ud800"}
     with pytest.raises(ServiceError, match="^invalid-full-name$"):
         create_profile(user.caller, user.accountid, half)
-    with pytest.raises(ServiceError, match="^invalid-body$"):
-        create_profile(user.caller, user.accountid, [])
     with pytest.raises(ServiceError, match="^invalid-fax$"):
         create_profile(user.caller, user.accountid, ADA, user_profile_fields=["fax"])
 
@@ -321,9 +314,23 @@ def test_no_answer_has_a_cors_header(user, method):
         assert "Access-Control" not in str(response.headers)
 
 
-@pytest.mark.parametrize("path", ["/health/", "/api//user/account", "/docs//a.css"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/health/",
+        "/api//user/account",
+        "/docs//a.css",
+        "",
+        "//health",
+        f"///{UPDATE}",
+        "health",
+        "x/health",
+    ],
+)
 def test_an_unknown_path(client, path):
-    response = client.get(path, headers={"Host": "evil.example"})
+    """One that does not begin with exactly one slash is unknown, too."""
+    environ = {"PATH_INFO": path, "HTTP_HOST": "evil.example"}
+    response = client.get(environ_overrides=environ)
     assert_error(response, 404, "not-found")
     assert "evil" not in str(response.headers)
 
@@ -335,16 +342,15 @@ ZONE = f"Mon, 01 Jan 2100 00:00:00 +{'9' * 20}"
 @pytest.mark.parametrize(
     "headers",
     [
-        pytest.param({"If-Modified-Since": YEAR}, id="an impossible year"),
-        pytest.param({"If-Modified-Since": ZONE}, id="an impossible zone"),
-        pytest.param({"If-Range": YEAR, "Range": "bytes=0-0"}, id="a range"),
-        # The body of a 412 would be the file, not JSON.
-        pytest.param({"If-Match": '"another"'}, id="another tag"),
+        {"If-Modified-Since": YEAR},
+        {"If-Modified-Since": ZONE},
+        {"If-Range": YEAR, "Range": "bytes=0-0"},
+        {"If-Match": '"another"'},  # the body of a 412 would be the file, not JSON
     ],
+    ids=["an impossible year", "an impossible zone", "a range", "another tag"],
 )
-@pytest.mark.parametrize("path", ["/docs/swagger-ui.css", "/docs/API.md"])
-def test_a_file_of_the_page_is_sent_whole(client, path, headers):
-    with client.get(path, headers=headers) as response:
+def test_a_file_of_the_page_is_sent_whole(client, headers):
+    with client.get("/docs/API.md", headers=headers) as response:
         assert response.status_code == 200
 
 
