@@ -60,14 +60,6 @@ def test_create_profile_several_times_at_once_stores_one(user, administrator, de
     assert user.caller.profileid == expected
 
 
-def test_a_repeat_finds_what_its_own_transaction_stored(user, administrator):
-    with db.atomic():
-        first = user.create(ADA, headers=KEY).json
-        again = user.create(named("again"), headers=KEY).json
-    assert again == first
-    assert administrator.profiles() == [first]
-
-
 @pytest.mark.parametrize(
     "key", ["", " a", "a ", "x" * 256, "a\tb", "a\n", "\x7f", "é", b"x", 1], ids=ascii
 )

@@ -47,17 +47,14 @@ def own(path, client):
 
 
 def test_the_account_shows_its_default_profile(reader):
-    account = reader.get(own(ACCOUNT, reader))
-    assert account.status_code == 200
-    assert account.json["profileid"] is account.json["profile"] is None
+    account = reader.get(own(ACCOUNT, reader)).json
+    assert account["profileid"] is account["profile"] is None
     made = reader.create(named("a", default="true")).json
     account = reader.get(own(ACCOUNT, reader)).json
     assert account["profileid"] == made["profileid"]
     assert [*account][-1] == "profile"
     assert account["profile"] == made
-    shown = reader.get(f"{PROFILE}?profileid={account['profileid']}")
-    assert shown.status_code == 200
-    assert shown.json == made
+    assert reader.get(f"{PROFILE}?profileid={made['profileid']}").json == made
 
 
 def test_list_own_profiles_of_the_account_alone(reader):
@@ -66,7 +63,6 @@ def test_list_own_profiles_of_the_account_alone(reader):
     assert list_own_profiles(reader.caller, reader.accountid) is None
     made = [reader.create(named(name)).json for name in "abc"][::-1]
     first = reader.get(f"{path}&limit=2&offset=0")
-    assert first.status_code == 200
     assert first.json == made[:2]
     following = f"{path}&limit=2&after={made[1]['profileid']}"
     assert first.headers["Link"] == f'<{following}>; rel="next"'
@@ -92,7 +88,6 @@ def test_set_default_profile(reader):
         before = account["updatedAt"]
         time.sleep(0.002)  # timestamps are to the millisecond
         response = reader.patch(f"{DEFAULT}?profileid={chosen['profileid']}")
-        assert response.status_code == 200
         account = reader.get(own(ACCOUNT, reader)).json
         assert response.json == account
         assert account["updatedAt"] > before
@@ -105,17 +100,15 @@ def test_delete_profile(reader):
     other = reader.create(named("b")).json
     account = find_own_account(reader.caller, reader.accountid)
     time.sleep(0.002)  # timestamps are to the millisecond
-    response = reader.delete(f"{DELETION}?profileid={other['profileid']}")
-    assert (response.status_code, response.json) == (200, other)
+    assert reader.delete(f"{DELETION}?profileid={other['profileid']}").json == other
     assert find_own_account(reader.caller, reader.accountid) == account
-    response = reader.delete(f"{DELETION}?profileid={default['profileid']}")
-    assert (response.status_code, response.json) == (200, default)
+    path = f"{DELETION}?profileid={default['profileid']}"
+    assert reader.delete(path).json == default
     emptied = find_own_account(reader.caller, reader.accountid)
     assert emptied["updatedAt"] > account["updatedAt"]
     changes = {"profileid": None, "profile": None, "updatedAt": emptied["updatedAt"]}
     assert emptied == account | changes
-    again = reader.delete(f"{DELETION}?profileid={default['profileid']}")
-    assert_error(again, 404, "invalid-profileid")
+    assert_error(reader.delete(path), 404, "invalid-profileid")
 
 
 @on_mysql
@@ -136,8 +129,6 @@ def test_a_transaction_that_has_read_sees_what_was_committed_since(user, operati
 @pytest.mark.parametrize("operation", [set_default_profile, delete_profile])
 def test_the_operator_changes_any_profile(user, operation):
     profile = user.create(named("a")).json
-    with pytest.raises(ServiceError, match="^invalid-profileid$"):
-        operation(OPERATOR, profile["profileid"], appid="Shop")
     result = operation(OPERATOR, profile["profileid"])
     assert profile in (result, result.get("profile"))
 
@@ -217,22 +208,17 @@ def test_end_session(user):
     del session["token"]
     time.sleep(0.002)  # timestamps are to the millisecond
     path = f"{END}?sessionid={session['sessionid']}"
-    ended = user.patch(path)
-    assert ended.status_code == 200
-    changes = {"ended": True, "updatedAt": ended.json["updatedAt"]}
-    assert ended.json == session | changes
-    assert ended.json["updatedAt"] > session["updatedAt"]
-    assert user.patch(path).json == ended.json
-    again = end_session(user.caller, session["sessionid"])
-    assert again == ended.json
+    ended = user.patch(path).json
+    assert ended == session | {"ended": True, "updatedAt": ended["updatedAt"]}
+    assert ended["updatedAt"] > session["updatedAt"]
+    assert user.patch(path).json == ended
 
 
 @pytest.mark.parametrize("query", ["", "?sessionid="])
 def test_end_session_of_the_token_that_is_sent(user, query):
-    ended = user.patch(END + query)
-    assert ended.status_code == 200
-    assert ended.json["sessionid"] == user.session["sessionid"]
-    assert ended.json["ended"] is True
+    ended = user.patch(END + query).json
+    assert ended["sessionid"] == user.session["sessionid"]
+    assert ended["ended"] is True
     assert_error(user.patch(END + query), 401, "sign-in-required", "ended")
 
 

@@ -192,27 +192,6 @@ def test_a_client_that_still_sends_reads_that_its_body_is_too_large(administrato
         assert wire.recv(12) == b"HTTP/1.1 413"
 
 
-EVIL = "http://evil.example"
-
-
-@pytest.mark.parametrize(
-    "target",
-    [
-        EVIL,
-        f"{EVIL}//health",
-        f"///{PROFILES}",
-        "/%2Fdocs",
-        "a:api/user/account?://evil.example",
-    ],
-)
-def test_a_path_that_does_not_begin_with_one_slash(administrator, target):
-    head = f"GET {target} HTTP/1.1\r\nHost: evil.example\r\n\r\n"
-    answer = exchange(administrator.application, head)
-    assert answer.startswith("HTTP/1.1 404 ")
-    assert answer.endswith('{"object":"error","message":"not-found"}\n')
-    assert "evil" not in answer
-
-
 @pytest.mark.parametrize(
     ("path", "status"),
     [
