@@ -96,6 +96,13 @@ def run(service, *words):
     return json.loads(line)
 
 
+def run_python(*words, cwd=ROOT, **settings):
+    """Run Python in a process with these settings; return it, with what it printed."""
+    environment = os.environ | settings
+    options = {"env": environment, "capture_output": True, "encoding": "utf-8"}
+    return subprocess.run([sys.executable, *words], cwd=cwd, **options)
+
+
 def named(name, **more):
     """A body of the two fields configured by default, both with the name."""
     return {"full-name": name, "contact-email": f"{name}@example.com", **more}

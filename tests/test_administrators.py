@@ -74,7 +74,7 @@ def test_create_account_with_a_key_makes_one_of_an_application(administrator):
 
 
 @pytest.mark.parametrize(
-    ("stored", "status"), [("Key", 400), ("key ", 400), ("key", 200), (None, 200)]
+    "stored, status", [("Key", 400), ("key ", 400), ("key", 200), (None, 200)]
 )
 def test_a_key_whose_account_may_have_another_one(
     app, administrator, flask, stored, status
@@ -103,7 +103,7 @@ def test_create_account_with_a_key_beside_deletions_makes_it_anew(administrator)
 
 
 @pytest.mark.parametrize(
-    ("body", "duration"),
+    "body, duration",
     [
         ({}, 28_800),
         ({"json": {"duration": 1.0}}, 1),
@@ -215,7 +215,7 @@ def test_a_body_is_read_between_the_session_and_the_right(client, user):
 
 
 @pytest.mark.parametrize(
-    ("method", "path"),
+    "method, path",
     [("POST", SESSION), ("PATCH", END), ("DELETE", DELETION)],
 )
 def test_the_account_is_an_ordinary_one_of_the_application(
@@ -231,7 +231,7 @@ def test_the_account_is_an_ordinary_one_of_the_application(
 
 
 @pytest.mark.parametrize(
-    ("operation", "target"),
+    "operation, target",
     [
         (list_profiles, []),
         (list_sessions, []),

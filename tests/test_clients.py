@@ -44,7 +44,7 @@ schemathesis.openapi.format("email", ADDRESSES)
 
 
 @pytest.mark.parametrize(
-    ("database_url", "fields"),
+    "database_url, fields",
     [("sqlite", ALL_FIELDS), ("mysql", "contact-email,full-name")],
     indirect=["database_url"],
 )

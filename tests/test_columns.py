@@ -1,10 +1,7 @@
 """What a table lacks: flask init-db adds it while an older version serves."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from functools import partial
 
 import pytest
@@ -18,6 +15,7 @@ from service import (
     new_database,
     on_mysql,
     repeating,
+    run_python,
     sign_in,
     stored,
     user_with,
@@ -118,7 +116,7 @@ def test_a_copy_adds_the_indexes_to_tables_of_an_older_version(flask, target):
 
 
 @pytest.mark.parametrize(
-    ("name", "calls"),
+    "name, calls",
     [
         ("get_columns", 3),
         ("get_indexes", 1),
@@ -184,9 +182,8 @@ def next_version(tmp_path):
 
 def init_db(folder, url):
     """What ``flask init-db`` prints, as a process in a folder of the code."""
-    command = [sys.executable, "-m", "flask", "init-db"]
-    environment = {**os.environ, "DATABASE_URL": url}
-    return json.loads(subprocess.check_output(command, cwd=folder, env=environment))
+    done = run_python("-m", "flask", "init-db", cwd=folder, DATABASE_URL=url)
+    return json.loads(done.stdout)
 
 
 @pytest.mark.long

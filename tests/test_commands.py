@@ -2,13 +2,11 @@
 
 import itertools
 import json
-import os
 import re
 import shlex
 import shutil
 import sqlite3
 import subprocess
-import sys
 import time
 from contextlib import redirect_stderr
 from functools import partial
@@ -18,7 +16,6 @@ from operator import itemgetter
 import pytest
 from peewee import OperationalError
 from service import (
-    ROOT,
     SERVER,
     SESSIONS,
     SignedIn,
@@ -31,6 +28,7 @@ from service import (
     new_database,
     on_mysql,
     on_sqlite,
+    run_python,
     sign_in,
     stored,
 )
@@ -88,7 +86,7 @@ NO_DAYS = "Invalid value for '--days': {} is not in the range 0<=x<=36500."
 
 
 @pytest.mark.parametrize(
-    ("words", "line"),
+    "words, line",
     [
         ("set-administrator ACCT_0123456789abcdef", NO_ACCOUNT),
         ("show-account acct_0123456789abcdef", NO_ACCOUNT),
@@ -111,7 +109,7 @@ def test_an_identifier_that_is_refused(fail, words, line):
 
 @on_sqlite
 @pytest.mark.parametrize(
-    ("words", "line"),
+    "words, line",
     [
         ("create-session x --duration 0", NO_DURATION.format(0)),
         ("create-session x --duration 2147483648", NO_DURATION.format(2**31)),
@@ -239,16 +237,10 @@ def test_end_sessions_of_all_ordinary_accounts(app, flask, user, administrator):
 @on_sqlite
 def test_a_command_prints_utf_8_whatever_the_locale_is(user, database_url):
     profile = user.create({**named("Zoë"), "contact-email": "zoe@example.com"}).json
-    done = subprocess.run(
-        [sys.executable, "-m", "flask", "show-account", user.accountid],
-        cwd=ROOT,
-        env=os.environ
-        | {"DATABASE_URL": database_url, "APPID": user.appid}
-        | {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
-        capture_output=True,
-        check=True,
-    )
-    assert "Zoë".encode() in done.stdout
+    settings = {"DATABASE_URL": database_url, "APPID": user.appid}
+    settings |= {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = run_python("-m", "flask", "show-account", user.accountid, **settings)
+    assert "Zoë" in done.stdout
     assert json.loads(done.stdout)["profiles"] == [profile]
 
 
@@ -303,7 +295,7 @@ def test_find_accounts_of_an_address_that_many_have(app, flask):
 
 
 @pytest.mark.parametrize(
-    ("column", "days_from_now", "options", "purged"),
+    "column, days_from_now, options, purged",
     [
         ("expiresAt", -29, "", 0),
         ("expiresAt", -30, "", 2),
@@ -556,7 +548,7 @@ def test_a_copy_of_a_damaged_row_stores_nothing(fail, database_url, source, targ
 
 @on_sqlite
 @pytest.mark.parametrize(
-    ("target", "sql", "reason"),
+    "target, sql, reason",
     [
         ("sqlite", f"{REFUSAL} {ABORT}", "IntegrityError SQLITE_CONSTRAINT_TRIGGER"),
         ("mysql", f"{REFUSAL} FOR EACH ROW KILL CONNECTION_ID()", "OperationalError "),

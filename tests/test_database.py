@@ -1,8 +1,5 @@
 """Tables, rows and transactions in one process: nothing is stored halfway or lost."""
 
-import os
-import subprocess
-import sys
 from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
@@ -14,7 +11,6 @@ from unittest.mock import Mock
 import peewee
 import pytest
 from service import (
-    ROOT,
     Threads,
     assert_error,
     at_once,
@@ -24,6 +20,7 @@ from service import (
     named,
     on_mysql,
     on_sqlite,
+    run_python,
     sign_in,
     user_with,
 )
@@ -133,15 +130,8 @@ def test_every_profile_and_session_has_its_account(app, user, statement):
 
 
 def test_first_starts_at_once_create_every_table_once(empty_database_url):
-    done = subprocess.run(
-        [sys.executable, "-c", FIRST_STARTS],
-        cwd=ROOT,
-        env={**os.environ, "DATABASE_URL": empty_database_url},
-        capture_output=True,
-        text=True,
-    )
-    assert done.stderr == ""
-    assert done.stdout == "0 0 0 0 0 0 0 0\n"
+    done = run_python("-c", FIRST_STARTS, DATABASE_URL=empty_database_url)
+    assert (done.stdout, done.stderr) == ("0 0 0 0 0 0 0 0\n", "")
     assert execute(empty_database_url, "SELECT * FROM account, profile, session") == []
 
 
@@ -296,7 +286,7 @@ def test_a_create_and_an_update_that_meet_a_conflict_are_repeated(
 
 
 @pytest.mark.parametrize(
-    ("error", "begin", "tries"),
+    "error, begin, tries",
     [
         (1020, nullcontext, 2),
         (1180, nullcontext, 2),

@@ -126,7 +126,7 @@ def test_a_missing_folder_is_503_until_it_is_there(
 
 
 @pytest.mark.parametrize(
-    ("database_url", "change"),
+    "database_url, change",
     [
         ("sqlite", "CREATE UNIQUE INDEX one ON profile (appid)"),
         ("mysql", "CREATE UNIQUE INDEX one ON profile (appid)"),
@@ -312,7 +312,7 @@ def seconds_of(call):
 
 @long
 @pytest.mark.parametrize(
-    ("database_url", "lock"),
+    "database_url, lock",
     [
         ("sqlite", "UPDATE account SET appid = appid"),
         ("mysql", "SELECT * FROM profile FOR UPDATE"),

@@ -113,7 +113,7 @@ def update(database_url):
 
 
 @pytest.mark.parametrize(
-    ("text", "day"), [(text, "1950-01-31") for text in JANUARY_31] + OTHER_DAYS
+    "text, day", [(text, "1950-01-31") for text in JANUARY_31] + OTHER_DAYS
 )
 def test_a_date_is_stored_as_its_day(update, text, day):
     response = update({"dob": text})

@@ -137,7 +137,7 @@ def test_lines_of_the_page_are_shell(lines):
 
 @on_sqlite
 @pytest.mark.parametrize(
-    ("settings", "given", "printed"),
+    "settings, given, printed",
     [
         ("DATABASE_URL='a&b'\n", "", "a&b|find|a b|"),
         ("# one\n\nAPPID=a\nDATABASE_URL='a'\n", "given", "given|find|a b|"),
@@ -218,7 +218,7 @@ def test_a_backup(machine):
 
 @on_sqlite
 @pytest.mark.parametrize(
-    ("year", "new"),
+    "year, new",
     [(2026, "2027"), (2026, "1970"), (2099, "2027")],
     ids=["failed nights", "clock back", "clock ahead"],
 )

@@ -116,7 +116,7 @@ def test_an_error_has_an_example_with_one_of_its_codes(app, path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "lengths"),
+    "settings, lengths",
     [
         ({}, {"contact-email": (1, None), "full-name": (1, 50)}),
         (TIGHT, TIGHT_LENGTHS),
@@ -152,7 +152,7 @@ def test_the_example_of_an_update_has_the_required_fields_alone(make_app):
     assert [*described(app, CREATE_EXAMPLE)] == ["phone", "dob", "default"]
 
 
-@pytest.mark.parametrize(("name", "row"), PROFILE_FIELDS.items())
+@pytest.mark.parametrize("name, row", PROFILE_FIELDS.items())
 def test_a_property_of_a_profile(app, name, row):
     schema = {"type": ["string", "null"], "examples": [row.example]}
     if row.rule == "date":

@@ -33,7 +33,7 @@ def ada(optional_app):
 
 
 @pytest.mark.parametrize(
-    ("fields", "created", "updated"),
+    "fields, created, updated",
     [
         ({}, None, "112"),
         ({"phone": ""}, None, None),
@@ -53,7 +53,7 @@ def test_an_optional_field(ada, fields, created, updated):
 
 
 @pytest.mark.parametrize(
-    ("fields", "code"),
+    "fields, code",
     [
         ({"dob": "31.1.1950"}, "invalid-dob"),
         ({"display-name": "x" * 51}, "invalid-display-name-length"),
@@ -108,7 +108,7 @@ def test_all_wrong_fields_in_the_order_in_which_they_are_checked(ada):
 
 
 @pytest.mark.parametrize(
-    ("request_", "message"),
+    "request_, message",
     [
         ({"method": "POST", "path": CREATE}, "invalid-accountid"),
         ({"method": "POST", "path": CREATE, "json": []}, "invalid-body"),

@@ -1,11 +1,7 @@
 """docs/import_users.py, run by its command on a file of users, twice."""
 
-import os
-import subprocess
-import sys
-
 import pytest
-from service import ROOT, close_connection, named, stored
+from service import ROOT, close_connection, named, run_python, stored
 
 from accounts import list_accounts
 from callers import OPERATOR
@@ -39,13 +35,8 @@ def import_users(app, database_url, tmp_path):
         file.write_bytes(text.encode())
         settings = {"DATABASE_URL": database_url, "APPID": app.config["APPID"]}
         settings["OPTIONAL_PROFILE_FIELDS"] = "dob"
-        return subprocess.run(
-            [sys.executable, ROOT / "docs/import_users.py", file],
-            cwd=tmp_path,
-            env=os.environ | settings,
-            capture_output=True,
-            text=True,
-        )
+        program = ROOT / "docs/import_users.py"
+        return run_python(program, file, cwd=tmp_path, **settings)
 
     return run
 

@@ -31,7 +31,7 @@ from sessions import list_sessions
 ACCOUNTS = "/api/administrator/accounts"
 LARGEST = 2**63 - 1
 both = pytest.mark.parametrize(
-    ("model", "name"), [(Profile, "profile"), (Session, "session")]
+    "model, name", [(Profile, "profile"), (Session, "session")]
 )
 
 
@@ -49,7 +49,7 @@ def walk(client, path):
 
 
 @pytest.mark.parametrize(
-    ("query", "first", "end"),
+    "query, first, end",
     [
         ("limit=&offset=&after=&all=", 0, 10),
         ("limit=03&offset=4", 4, 7),
@@ -94,7 +94,7 @@ def test_a_query_is_refused_for_the_first_name_in_it(administrator, query):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    "name, value",
     [
         ("limit", True),
         ("offset", []),
@@ -161,7 +161,7 @@ def test_the_accounts_have_their_default_profiles(administrator, accounts):
 
 
 @pytest.mark.parametrize(
-    ("query", "first", "end"),
+    "query, first, end",
     [
         ("limit=5", 0, 5),
         ("after={2}&limit=1&offset=1", 4, 5),
@@ -221,7 +221,7 @@ def set_email(row, column, address):
 
 
 @pytest.mark.parametrize(
-    ("email", "found"),
+    "email, found",
     [
         ("ADA@example.COM", ["ada@example.com", "Ada@Example.com"]),
         ("josÉ@EXAMPLE.com", ["JOSÉ@example.com"]),
@@ -272,7 +272,7 @@ def ada(administrator):
 
 
 @pytest.mark.parametrize(
-    ("query", "first", "end"),
+    "query, first, end",
     [
         ("", 0, 10),
         (f"limit={LARGEST}&offset=3", 3, 12),
@@ -326,7 +326,7 @@ def test_a_search_among_many_similar_addresses_reads_batches(
 
 
 @pytest.mark.parametrize(
-    ("path", "names"),
+    "path, names",
     [
         (PROFILES, "account id active appid caller x"),
         (SESSIONS, "account email listing"),
@@ -391,7 +391,7 @@ def test_the_link_keeps_the_address(administrator):
 
 
 @pytest.mark.parametrize(
-    ("mounted", "stripped", "prefix"),
+    "mounted, stripped, prefix",
     [
         ("", "/profiles", "/profiles"),
         ("", "/profiles/", "/profiles"),
@@ -471,7 +471,7 @@ def test_all_is_read_in_batches_of_100(administrator, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "code"),
+    "error, status, code",
     [
         (OperationalError, 503, "database-unavailable"),
         (OSError, 500, "internal-error"),

@@ -144,7 +144,7 @@ def test_the_entity_tag_is_updated_at(user):
 
 
 @pytest.mark.parametrize(
-    ("header", "status"),
+    "header, status",
     [
         ('"{}"', 200),
         (' "{}" ', 200),

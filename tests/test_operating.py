@@ -64,7 +64,7 @@ def test_what_was_deleted_is_overwritten(make_app, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "file"),
+    "line, file",
     [(REQUEST, "gunicorn.conf.py"), (ERROR, "app.py")],
     ids=["request", "error"],
 )

@@ -255,7 +255,7 @@ def test_end_session_needs_a_sessionid_in_this_process(user, sessionid):
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "name"),
+    "method, path, name",
     [
         ("GET", ACCOUNT, "accountid"),
         ("GET", OWN_PROFILES, "accountid"),

@@ -12,7 +12,7 @@ VALUE = "ada@example.com"
 
 
 @pytest.mark.parametrize(
-    ("error", "shown"),
+    "error, shown",
     [
         (
             peewee.OperationalError(1045, f"Access denied for user '{VALUE}'"),
@@ -51,7 +51,7 @@ def test_the_class_and_the_number_are_shown(error, shown):
 
 
 @pytest.mark.parametrize(
-    ("sql", "shown"),
+    "sql, shown",
     [
         (
             "INSERT INTO t (x) VALUES ('ada@example.com')",

@@ -21,7 +21,7 @@ MULTIPART = "multipart/form-data;boundary=x"
 PART = b'--x\r\nContent-Disposition: form-data; name="%b"\r\n\r\n%b\r\n'
 PARTS = PART % (b"contact-email", b"a@b.co") + PART % (b"full-name", b"Ada")
 either_endpoint = pytest.mark.parametrize(
-    ("method", "path"), [("POST", CREATE), ("PATCH", UPDATE)]
+    "method, path", [("POST", CREATE), ("PATCH", UPDATE)]
 )
 
 
@@ -42,7 +42,7 @@ def user(app):
 
 @either_endpoint
 @pytest.mark.parametrize(
-    ("status", "code", "name", "value"),
+    "status, code, name, value",
     [
         (400, "bad-request", "Host", "a" * 65),
         (400, "invalid-appid", "X-Appid", ""),
@@ -74,7 +74,7 @@ def test_the_scheme_of_a_token_is_written_in_any_case(user):
 
 @either_endpoint
 @pytest.mark.parametrize(
-    ("content_type", "data"),
+    "content_type, data",
     [
         (JSON, b"{"),
         (JSON, b"[]"),
@@ -102,7 +102,7 @@ def test_a_body_that_is_not_what_its_type_says(user, method, path, content_type,
 
 @either_endpoint
 @pytest.mark.parametrize(
-    ("content_type", "length", "status", "code"),
+    "content_type, length, status, code",
     [
         ("text/plain", 1, 415, "unsupported-media-type"),
         ("", 1, 415, "unsupported-media-type"),
@@ -120,7 +120,7 @@ def test_a_body_of_another_type_or_too_large(
 
 
 @pytest.mark.parametrize(
-    ("method", "path"),
+    "method, path",
     [
         ("GET", "sessions"),
         ("DELETE", "delete-account"),
@@ -276,7 +276,7 @@ def test_any_other_request_id_is_replaced(client, request_id):
 
 
 @pytest.mark.parametrize(
-    ("path", "status"),
+    "path, status",
     [
         ("/health", 200),
         ("/docs/", 200),
@@ -355,7 +355,7 @@ def test_a_file_of_the_page_is_sent_whole(client, headers):
 
 
 @pytest.mark.parametrize(
-    ("path", "method"),
+    "path, method",
     [
         (UPDATE, "PATCH"),
         ("/health", "GET"),

@@ -145,7 +145,7 @@ def test_a_prefix(service, sample, router, tmp_path):
 
 @on_sqlite
 @pytest.mark.parametrize(
-    ("prefix", "allowed"),
+    "prefix, allowed",
     [("", True), ("", False), ("/profiles", True), ("/profiles", False)],
     ids=["named", "another", "named, prefix", "another, prefix"],
 )
@@ -174,7 +174,7 @@ def test_only_named_addresses(service, sample, router, tmp_path, prefix, allowed
 
 @on_sqlite
 @pytest.mark.parametrize(
-    ("sent", "returned"),
+    "sent, returned",
     [
         pytest.param({"X-Request-Id": "of-the-client"}, "of-the-client", id="own"),
         pytest.param({}, "[0-9a-f]{32}", id="none"),

@@ -49,7 +49,7 @@ ONE_CORE = f"env -u WEB_CONCURRENCY taskset -c {min(os.sched_getaffinity(0))}"
 
 
 @pytest.mark.parametrize(
-    ("command", "variables", "name", "value"),
+    "command, variables, name, value",
     [
         ("", {"PORT": "8123"}, "bind", "['0.0.0.0:8123']"),
         ("", {"PORT": ""}, "bind", "['127.0.0.1:8000']"),
@@ -94,7 +94,7 @@ def load_hooks(monkeypatch, **variables):
 
 
 @pytest.mark.parametrize(
-    ("variables", "warnings"),
+    "variables, warnings",
     [
         ({}, 0),
         ({"PORT": "80", "DATABASE_URL": "sqlite:///x.db"}, 0),
@@ -193,7 +193,7 @@ def test_a_client_that_still_sends_reads_that_its_body_is_too_large(administrato
 
 
 @pytest.mark.parametrize(
-    ("path", "status"),
+    "path, status",
     [
         (f"/x{PROFILES}", 404),
         (PROFILES, 401),
@@ -207,7 +207,7 @@ def test_no_header_moves_a_path(administrator, path, status):
 
 
 @pytest.mark.parametrize(
-    ("head", "status"),
+    "head, status",
     [
         (f"GET /{'x' * 4_080} HTTP/1.1\r\n", 404),
         (f"GET /{'x' * 4_081} HTTP/1.1\r\n", 414),
@@ -225,7 +225,7 @@ def test_the_largest_head(administrator, head, status):
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "rest"),
+    "status, code, rest",
     [
         (400, "invalid-body", f"Content-Length: 60\r\n\r\n{FORM}"),
         (400, "invalid-body", f"{CHUNKED}99\r\n{FORM}"),

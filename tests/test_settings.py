@@ -86,7 +86,7 @@ REFUSED_URLS = {
 
 
 @pytest.mark.parametrize(
-    ("usable", "workers"),
+    "usable, workers",
     [
         (1, 1),
         (3, 3),
@@ -118,7 +118,7 @@ def test_an_override_wins_over_the_environment(make_app, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "value"),
+    "name, text, value",
     [
         ("APPID", "shop", "shop"),
         ("PAGE_SIZE", "7", 7),
@@ -144,7 +144,7 @@ def test_a_value_of_blanks_alone_is_refused(name):
 
 
 @pytest.mark.parametrize(
-    ("optional", "required"),
+    "optional, required",
     [
         ("full-name,phone", ("contact-email",)),
         ("full-name,contact-email", ()),
@@ -156,7 +156,7 @@ def test_what_is_optional_is_not_required_by_default(optional, required):
     assert checked["USER_PROFILE_FIELDS"] == required
 
 
-@pytest.mark.parametrize(("name", "value", "reason"), REFUSED)
+@pytest.mark.parametrize("name, value, reason", REFUSED)
 def test_a_refusal_names_the_variable_and_the_value_in_one_line(name, value, reason):
     with pytest.raises(SettingError) as caught:
         create_app({name: value})
@@ -172,7 +172,7 @@ def test_a_field_that_is_required_and_optional_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("url", "reason"),
+    "url, reason",
     REFUSED_URLS.items(),
 )
 def test_a_refusal_says_what_is_wrong_with_a_url_but_shows_nothing_of_it(url, reason):
@@ -190,7 +190,7 @@ def test_a_command_ends_with_the_line_of_a_refusal(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("url", "engine", "name", "options"),
+    "url, engine, name, options",
     [
         ("sqlite:////var/lib/a%20b.db", "sqlite", "/var/lib/a b.db", {}),
         ("sqlite:///a%3Fb%23c.db", "sqlite", f"{ROOT}/a?b#c.db", {}),
@@ -218,7 +218,7 @@ def tls_options(query):
 
 
 @pytest.mark.parametrize(
-    ("query", "options"),
+    "query, options",
     [
         ("reconnect=true&charset=utf8mb4&pool=5&x=ssl-proxy", {}),
         ("ssl-mode=PREFERRED", {}),
@@ -231,7 +231,7 @@ def test_a_database_url_that_does_not_require_tls(query, options):
 
 @pytest.mark.skipif(not CA, reason="this machine has no file of CAs")
 @pytest.mark.parametrize(
-    ("query", "verify_mode", "checks_the_host"),
+    "query, verify_mode, checks_the_host",
     [
         ("ssl-mode=REQUIRED", ssl.CERT_NONE, False),
         ("ssl-mode=VERIFY_CA", ssl.CERT_REQUIRED, False),

@@ -28,7 +28,7 @@ from sessions import create_session
 
 LEVELS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
 pytestmark = pytest.mark.parametrize(
-    ("database_url", "level"),
+    "database_url, level",
     [("sqlite", "its only one"), *[("mysql", level) for level in LEVELS]],
     indirect=["database_url"],
 )
