@@ -123,15 +123,14 @@ def test_create_session_shows_the_token(administrator, user, body, duration):
     assert session["duration"] == duration
 
 
-@pytest.mark.parametrize(
-    "duration", [0, -1, 1.5, True, 86_401, "-1", "١", ""], ids=ascii
-)
+@pytest.mark.parametrize("duration", [0, -1, 1.5, True, 86_401, "-1", "١", ""])
 def test_create_session_refuses_a_duration(administrator, user, duration):
     body = {"duration": duration}
     response = administrator.post(SESSION + user.accountid, json=body)
     assert_error(response, 400, "invalid-duration")
 
 
+@on_mysql
 @pytest.mark.parametrize(
     "operation",
     [create_session, end_sessions, delete_account],
@@ -141,11 +140,8 @@ def test_a_transaction_that_has_read_sees_a_promotion(administrator, user, opera
     caller = administrator.caller
     with pytest.raises(ServiceError, match="^invalid-account$"), db.atomic():
         assert find_own_account(user.caller, user.accountid)["administrator"] is False
-        if db.for_update:  # on SQLite no other writer is let in
-            promote = partial(set_administrator, OPERATOR, appid=user.appid)
-            at_once(partial(promote, user.accountid))
-        else:
-            set_administrator(OPERATOR, user.accountid)
+        promote = partial(set_administrator, OPERATOR, appid=user.appid)
+        at_once(partial(promote, user.accountid))
         operation(caller, user.accountid)
 
 

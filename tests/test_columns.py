@@ -42,8 +42,6 @@ def drop(url, *columns):
     """Drop columns, such as profile.phone."""
     for column in columns:
         table, name = column.split(".")
-        if name in EMAILS and url.startswith("sqlite"):  # MySQL changes its index
-            execute(url, f"DROP INDEX IF EXISTS profile_appid_{name}")
         execute(url, f"ALTER TABLE {table} DROP COLUMN {name}")
 
 
@@ -101,10 +99,6 @@ def test_the_indexes_are_added(flask, user, database_url):
     for _ in range(2):
         assert flask("init-db") == NOTHING
         assert email_indexes(database_url) == new
-    drop_email_indexes(database_url)
-    drop(database_url, "profile.displayEmail")
-    assert flask("init-db")["added"] == ["profile.displayEmail"]
-    assert email_indexes(database_url) == new
 
 
 def test_a_copy_adds_the_indexes_to_tables_of_an_older_version(flask, target):
@@ -211,15 +205,11 @@ def test_a_new_field_while_the_version_before_serves(database_url, serve, next_v
     check_nickname(old, new, first["profileid"])
 
 
-CODES = [("", "invalid-nickname"), ("x" * 9, "invalid-nickname-length")]
-
-
 def check_nickname(old, new, profileid):
     """It is refused, stored, shown and described; the old version serves on."""
     ada = {"full-name": "Ada"}
-    for nickname, code in CODES:
-        response = new.create(ada | {"nickname": nickname})
-        assert response.json["errors"] == {"nickname": code}
+    response = new.create(ada | {"nickname": "x" * 9})
+    assert response.json["errors"] == {"nickname": "invalid-nickname-length"}
     created = new.create(ada | {"nickname": "Countess"}).json
     assert [*created].index("nickname") == [*created].index("website") + 1
     path = "/api/user/profile?profileid="

@@ -89,11 +89,7 @@ NO_DAYS = "Invalid value for '--days': {} is not in the range 0<=x<=36500."
     "words, line",
     [
         ("set-administrator ACCT_0123456789abcdef", NO_ACCOUNT),
-        ("show-account acct_0123456789abcdef", NO_ACCOUNT),
-        ("create-session acct_0123456789abcdef", NO_ACCOUNT),
         ("end-sessions x", NO_ACCOUNT),
-        ("delete-account acct_0123456789abcdef", NO_ACCOUNT),
-        ("end-session sess_0123456789abcdef", NO_SESSION),
         ("create-account --appid a/b", BAD_APPID),
         ("find-accounts x --appid a/b", BAD_APPID),
         ("list-administrators --appid a/b", BAD_APPID),
@@ -132,16 +128,7 @@ def test_arguments_that_do_not_fit(invoke, database_url, words, line):
 
 def test_create_account(flask):
     account = flask("create-account", "--appid", "Shop", "--administrator")
-    assert account == {
-        "accountid": account["accountid"],
-        "object": "account",
-        "appid": "Shop",
-        "externalid": None,
-        "administrator": True,
-        "profileid": None,
-        "createdAt": account["createdAt"],
-        "updatedAt": account["createdAt"],
-    }
+    assert (account["appid"], account["administrator"]) == ("Shop", True)
 
 
 def test_create_account_with_a_key(app, flask, administrator):

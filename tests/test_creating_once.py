@@ -61,7 +61,7 @@ def test_create_profile_several_times_at_once_stores_one(user, administrator, de
 
 
 @pytest.mark.parametrize(
-    "key", ["", " a", "a ", "x" * 256, "a\tb", "a\n", "\x7f", "é", b"x", 1], ids=ascii
+    "key", ["", " a", "a ", "x" * 256, "a\tb", "a\n", "\x7f", "é", b"x", 1]
 )
 def test_a_key_of_other_characters_or_length_is_refused(user, key):
     with pytest.raises(ServiceError, match="^invalid-idempotency-key$"):

@@ -258,18 +258,6 @@ def test_a_repeated_create_in_a_transaction_returns_the_default_as_committed(
 
 
 @on_mysql
-def test_a_key_that_another_transaction_used_meanwhile(app, administrator):
-    """What this transaction read before may not show the account."""
-    caller = administrator.caller
-    create = partial(create_account, caller, idempotency_key="key")
-    with suppress(peewee.IntegrityError), db.atomic():
-        assert Account.select().count()
-        (created,) = at_once(in_context(create))
-        assert create() == created
-    assert create() == created
-
-
-@on_mysql
 @pytest.mark.parametrize(
     "event", ["UPDATE ON account", "INSERT ON profile", "UPDATE ON profile"]
 )

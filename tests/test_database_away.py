@@ -10,7 +10,6 @@ import sys
 import time
 from contextlib import closing, suppress
 from functools import partial
-from stat import filemode
 from urllib.parse import urlsplit
 
 import peewee
@@ -122,7 +121,6 @@ def test_a_missing_folder_is_503_until_it_is_there(
     assert_unavailable(client.get("/health"))
     run(app, "init-db")
     assert client.get("/health").json == {"object": "health", "status": "ok"}
-    assert filemode(file.stat().st_mode) == "-rw-------"
 
 
 @pytest.mark.parametrize(
@@ -296,18 +294,14 @@ def test_a_server_that_comes_cuts_connections_goes_and_hangs(
     proxy.process.send_signal(signal.SIGSTOP)
     # Each waits for its own time-out, 2 seconds, and not for those before it.
     with repeating(*[partial(service.get, "/health")] * 4):
-        assert seconds_of(lambda: statuses(requests * 4)) < 20
+        began = time.monotonic()
+        statuses(requests * 4)
+        assert time.monotonic() - began < 20
     started = start(url, wait=False)
     assert_unavailable(wait_until(lambda: started.get("/health")))
     proxy.process.send_signal(signal.SIGCONT)
     wait_until(lambda: statuses(requests * 4) == {200, 201})
     assert statuses(requests * 4) == {200, 201}
-
-
-def seconds_of(call):
-    began = time.monotonic()
-    call()
-    return time.monotonic() - began
 
 
 @long

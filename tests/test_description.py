@@ -105,16 +105,6 @@ def test_an_operation_answers_its_callers_alone_as_described(make_app, path):
     assert list(schema["properties"]) == schema["required"] == list(answer)
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_an_error_has_an_example_with_one_of_its_codes(app, path):
-    ((method, operation),) = PATHS[path].items()
-    for status in operation["responses"]:
-        if status >= "400":
-            error = described(app, f"paths {path} {method} responses {status}")
-            example = error["content"]["application/json"]["example"]
-            assert f"`{example['message']}`" in error["description"]
-
-
 @pytest.mark.parametrize(
     "settings, lengths",
     [

@@ -126,7 +126,6 @@ def test_no_request_forges_a_line_or_has_its_token_in_it(service, head):
     "head, shown",
     [
         # The client is the peer: a Unix socket has no address.
-        ("GET /a HTTP/1.1", " path=/a status=404 code=not-found account=- "),
         ("GET / HTTP/1.1", " client=- forwarded=- "),
         (
             "GET / HTTP/1.1\r\nX-Forwarded-For: 192.0.2.1\r\nX-Forwarded-For: ::1",
@@ -224,18 +223,6 @@ def test_a_malformed_request_leaves_no_token_in_the_log(service, text):
         answer = wire.makefile("rb").read()
     assert re.match(rb"HTTP/1.1 (4..|501) |$", answer)
     assert TOKEN not in service.log()[start:]
-
-
-@pytest.mark.parametrize("output", [">&-", "| true", ">/dev/full"])
-def test_without_a_standard_output_requests_are_served(serve, tmp_path, output):
-    service = serve(f"sqlite:///{tmp_path}/x.db", wait=False)
-    service.kill()
-    service.start("sh", "-c", f'exec "$@" {output}', "sh", *PROCFILE)
-    service.wait_until_up()
-    for _ in range(20):
-        assert service.get("/health").status_code == 200
-    assert b"method=" not in (tmp_path / "x.db").read_bytes()
-    assert "Traceback" not in service.log()
 
 
 def test_a_defect_is_logged_without_the_query_of_its_request(capfd):

@@ -176,8 +176,8 @@ def test_only_named_addresses(service, sample, router, tmp_path, prefix, allowed
 @pytest.mark.parametrize(
     "sent, returned",
     [
-        pytest.param({"X-Request-Id": "of-the-client"}, "of-the-client", id="own"),
-        pytest.param({}, "[0-9a-f]{32}", id="none"),
+        ({"X-Request-Id": "of-the-client"}, "of-the-client"),
+        ({}, "[0-9a-f]{32}"),
     ],
 )
 def test_the_request_id_of_a_client_comes_back(service, administrator, sent, returned):

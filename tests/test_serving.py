@@ -6,7 +6,6 @@ import runpy
 import signal
 import socket
 import sys
-import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,10 +17,8 @@ from service import (
     PROFILES,
     ROOT,
     Served,
-    cursor_of,
     execute,
     fill,
-    on_sqlite,
     sign_in,
     wait_until,
 )
@@ -123,7 +120,6 @@ POST = (
 )
 CHUNKED = "Transfer-Encoding: chunked\r\n\r\n"
 FORM = "contact-email=a@example.com&full-name=secret"
-WHOLE = f"{CHUNKED}2c\r\n{FORM}\r\n0\r\n\r\n"
 HALF_HEAD = f"{HEALTH}X-"
 HALF_BODY = f"{POST}Content-Length: 9\r\n\r\nx"
 UNREAD = "GET /docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n\r\n" * 20
@@ -272,69 +268,28 @@ def test_a_listing_that_breaks_off_is_cut_and_logged(reading, empty_database_url
     assert "Traceback" not in administrator.application.log()
 
 
-def has_read(service, wire):
-    """Whether the service has accepted a connection and read what was sent."""
-    own, peer = f":{service.port:04X}", f":{wire.getsockname()[1]:04X}"
-    for line in Path("/proc/net/tcp").read_text().splitlines():
-        _, local, remote, _, queues, _, _, _, _, inode, *_ = f"{line} 0 0".split()
-        if local.endswith(own) and remote.endswith(peer):
-            return queues.endswith(":00000000") and inode != "0"
-
-
-@on_sqlite
-def test_a_stop_answers_what_was_asked(reading, empty_database_url):
-    """It waits for no half request."""
-    administrator, listing = reading
-    service = administrator.application
-    for _ in range(20):
-        service.get("/health")  # a connection that is closed is counted as one
-    with ExitStack() as stack, cursor_of(empty_database_url) as cursor:
-        cursor.execute("BEGIN IMMEDIATE")
-        for text in ("GET /hea", HALF_HEAD, HALF_BODY, POST + WHOLE):
-            wire = connected(service, text.format(administrator))
-            stack.enter_context(wire)
-        wait_until(lambda: has_read(service, wire))  # and now it waits for the lock
-        service.process.terminate()
-        wait_until(lambda: "Handling signal: term" in service.log())
-        time.sleep(0.5)  # the workers have it by then; if not, less is proven
-        cursor.execute("ROLLBACK")
-        assert wire.recv(12) == b"HTTP/1.1 201"
-        text = listing.makefile().read()
-        assert text.count('"profileid"') == 8_000
-        assert text.endswith(END)
-        assert service.process.wait(60) == 0
-
-
-def workers(service):
-    """The process ids of the workers, each with the number of its answers."""
+def cores_of_workers(service):
+    """The process ids of the workers, each with the cores that it may use."""
     pid = service.process.pid
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    log = service.log()
-    return {int(child): log.count(f" worker={child}\n") for child in children.split()}
+    return {int(child): os.sched_getaffinity(int(child)) for child in children.split()}
 
 
-def assert_cores_are_shared(service, count):
-    """Each worker answers, and has its core or all."""
-
-    def have_answered():
-        service.get("/health")
-        answers = workers(service).values()
-        return len(answers) == count and all(answers)
-
-    wait_until(have_answered)
+def are_shared(service, count):
+    """Whether each worker has its core or, if there are more cores, all."""
     cores = os.sched_getaffinity(0)
-    used = [os.sched_getaffinity(worker) for worker in workers(service)]
+    used = cores_of_workers(service).values()
     each_has = 1 if count >= len(cores) else len(cores)
-    assert [len(own) for own in used] == [each_has] * count
-    assert set.union(*used) == cores
+    sizes = [len(own) for own in used]
+    return sizes == [each_has] * count and set.union(*used) == cores
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_workers_share_the_cores(serve, tmp_path, count):
     """Also one that replaces another."""
     service = serve(f"sqlite:///{tmp_path}/x.db", WEB_CONCURRENCY=str(count))
-    assert_cores_are_shared(service, count)
-    killed, _ = workers(service).popitem()
+    wait_until(lambda: are_shared(service, count))
+    killed, _ = cores_of_workers(service).popitem()
     os.kill(killed, signal.SIGKILL)
-    wait_until(lambda: killed not in workers(service))
-    assert_cores_are_shared(service, count)
+    wait_until(lambda: killed not in cores_of_workers(service))
+    wait_until(lambda: are_shared(service, count))

@@ -120,7 +120,6 @@ def test_an_override_wins_over_the_environment(make_app, monkeypatch):
 @pytest.mark.parametrize(
     "name, text, value",
     [
-        ("APPID", "shop", "shop"),
         ("PAGE_SIZE", "7", 7),
         ("DATABASE_URL", "sqlite:////a.db", parse_database_url("sqlite:////a.db")),
         (
