@@ -59,15 +59,18 @@ def create_account(
     try:
         account = rows.insert_now(Account, row)
         account["profile"] = None
+        return account
     except peewee.IntegrityError:
-        # The same key has created it. Even the failed INSERT locks it, so nobody can
+        # A key has created it before. Even the failed INSERT locks it, so nobody can
         # delete it before it is read, as it is committed.
-        account = rows.get_object(Account, accountid, appid, lock=True)
-        if not has_key(account, idempotency_key):
-            raise ServiceError("invalid-idempotency-key") from None
-        profileid = account["profileid"]
-        account["profile"] = rows.find_object(Profile, profileid, lock=True)
-    return account
+        existing = rows.find_object(Account, accountid, lock=True)
+        if not existing:
+            raise
+    if not has_key(existing, idempotency_key):
+        raise ServiceError("invalid-idempotency-key")
+    profileid = existing["profileid"]
+    existing["profile"] = rows.find_object(Profile, profileid, lock=True)
+    return existing
 
 
 def has_key(account: Object, idempotency_key: str | None) -> bool:

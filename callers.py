@@ -12,8 +12,7 @@ import rows
 from database import run
 from errors import ServiceError
 from formats import APPID, is_identifier, matches
-from lists import Scope
-from models import Account, Object, Session, current_timestamp
+from models import Account, BaseModel, Object, Session, current_timestamp
 
 
 class Caller(Protocol):
@@ -68,11 +67,9 @@ def find_caller(authorization: str | None, appid: str) -> SessionCaller | None:
 
 def require_running(caller: SessionCaller | None) -> SessionCaller:
     """Return a caller whose session is running. Raises sign-in-required."""
-    if not caller:
-        raise ServiceError("sign-in-required")
-    if caller.reason:
-        raise ServiceError("sign-in-required", reason=caller.reason)
-    return caller
+    if caller and not caller.reason:
+        return caller
+    raise ServiceError("sign-in-required", reason=caller.reason if caller else None)
 
 
 def select_by_token(*, appid: Any, token_hash: Any) -> peewee.Query:
@@ -147,7 +144,7 @@ def lock_target(caller: Caller, accountid: Any, appid: str) -> Object:
 
 
 def get_accessible(
-    model: rows.Model,
+    model: type[BaseModel],
     caller: Caller,
     identifier: Any,
     appid: str | None,
@@ -171,7 +168,7 @@ def is_own(caller: Caller, row: Object) -> bool:
     return row["accountid"] == caller.accountid and belongs_to(caller, row["appid"])
 
 
-def own_scope(caller: Caller, accountid: Any, appid: str | None) -> Scope:
+def own_scope(caller: Caller, accountid: Any, appid: str | None) -> dict[str, str]:
     """Return the scope of the rows of the caller's own account.
 
     Raises invalid-accountid, invalid-account or invalid-appid.
@@ -183,7 +180,9 @@ def own_scope(caller: Caller, accountid: Any, appid: str | None) -> Scope:
     return scope
 
 
-def administrator_scope(caller: Caller, accountid: Any, appid: str | None) -> Scope:
+def administrator_scope(
+    caller: Caller, accountid: Any, appid: str | None
+) -> dict[str, str]:
     """Return the scope of a list of an application, or of one of its accounts.
 
     Raises administrator-required or invalid-appid.

@@ -7,7 +7,7 @@ from typing import Any
 from database_url import parse_database_url
 from errors import SettingError
 from formats import APPID, MAX_INT32
-from validators import PROFILE_FIELDS, Lengths
+from validators import PROFILE_FIELDS
 
 # For each field whose length has bounds, the name of its two settings without MINIMUM_
 # or MAXIMUM_: PROFILE_FULL_NAME_LENGTH for full-name.
@@ -56,7 +56,7 @@ def load(variables: dict[str, Any]) -> dict[str, Any]:
     return checked | checked_fields(values)
 
 
-def checked_lengths(numbers: dict[str, int]) -> Lengths:
+def checked_lengths(numbers: dict[str, int]) -> dict[str, tuple[int, int]]:
     """Return the minimum and maximum length, in characters, of each field with bounds.
 
     Raises SettingError.

@@ -16,24 +16,21 @@ import rows
 from database import db, run
 from errors import ServiceError
 from formats import MAX_INT64, is_identifier, matches, parse_number
-from models import EMAILS, Account, Profile, current_timestamp
-from rows import Stored
+from models import EMAILS, Account, BaseModel, Profile, Stored, current_timestamp
 
 BATCH = 100  # how many rows are read at once to list all of them
 
-Scope = dict[str, str]  # the appid, and perhaps the accountid, of rows
-Position = str | int
-
 
 class Listing(NamedTuple):
-    """What is listed: the rows of a model in a scope.
+    """What is listed: the rows of a model.
 
+    ``scope``: their ``appid`` and perhaps their ``accountid``.
     ``email``: only profiles that have this address, ignoring the case of ASCII letters.
     ``active``: only sessions that neither ended nor expired.
     """
 
-    model: rows.Model
-    scope: Scope
+    model: type[BaseModel]
+    scope: dict[str, str]
     email: str | None = None
     active: bool = False
 
@@ -76,9 +73,7 @@ def walk(page: Page) -> Iterator[Page]:
             yield page
 
 
-def read_page(
-    listing: Listing, position: Position, limit: int, offset: int = 0
-) -> Page:
+def read_page(listing: Listing, position: Any, limit: int, offset: int = 0) -> Page:
     """Return the page after a position."""
     limit = min(limit, MAX_INT64 - 1)
     size = limit + 1  # one more row tells whether another page follows
@@ -92,7 +87,7 @@ def read_page(
     return page
 
 
-def search(listing: Listing, position: Position, size: int) -> Iterator[Stored]:
+def search(listing: Listing, position: Any, size: int) -> Iterator[Stored]:
     """Yield the profiles after a position that have the address of a listing.
 
     ``size`` candidates are read at a time.
@@ -115,7 +110,7 @@ def lower_ascii(text: str | None) -> bytes:
     return (text or "").encode().lower()
 
 
-def find_position(listing: Listing, after: str | None) -> Position:
+def find_position(listing: Listing, after: str | None) -> Any:
     """Return the position of the row ``after``, or where a listing begins.
 
     Of accounts, any accountid is one, whether the account exists or not. Raises
@@ -133,7 +128,7 @@ def find_position(listing: Listing, after: str | None) -> Position:
 
 
 def select(
-    listing: Listing, position: Position, limit: int, offset: int = 0
+    listing: Listing, position: Any, limit: int, offset: int = 0
 ) -> list[Stored]:
     """Return the objects after a position, in order; of a search, candidates."""
     model = listing.model

@@ -7,7 +7,7 @@ from marshmallow import ValidationError
 import lists
 import rows
 from callers import Caller, administrator_scope, get_accessible, own_scope
-from database import retry_on_conflict, transaction
+from database import db, retry_on_conflict, transaction
 from errors import ServiceError
 from formats import identifier_for_key
 from lists import Listing, Page
@@ -34,8 +34,10 @@ def update_profile(
     invalid-account, invalid-appid, invalid-body, or a field's code.
     """
     expected = [if_match] if isinstance(if_match, str) else if_match
+    # Unless it locks the row, a transaction of the caller's own may read an older one.
+    lock = db.in_transaction()
     while True:
-        profile = get_accessible(Profile, caller, profileid, appid, lock=True)
+        profile = get_accessible(Profile, caller, profileid, appid, lock=lock)
         changes = load_profile(body, user_profile_fields, creating=False)
         if expected is not None and profile["updatedAt"] not in expected:
             if changes.items() <= profile.items():

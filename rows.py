@@ -19,11 +19,9 @@ from models import (
     timestamp_after,
 )
 
-Model = type[BaseModel]
-
 
 def get_object(
-    model: Model, identifier: Any, appid: str, *, lock: bool = False
+    model: type[BaseModel], identifier: Any, appid: str, *, lock: bool = False
 ) -> Stored:
     """Return the object with this identifier in an application.
 
@@ -37,7 +35,9 @@ def get_object(
     return existing
 
 
-def find_object(model: Model, identifier: Any, *, lock: bool = False) -> Stored | None:
+def find_object(
+    model: type[BaseModel], identifier: Any, *, lock: bool = False
+) -> Stored | None:
     """Return the object with this identifier, or None. ``lock`` as in get_object()."""
     if not is_identifier(model.PREFIX, identifier):
         return None
@@ -45,7 +45,9 @@ def find_object(model: Model, identifier: Any, *, lock: bool = False) -> Stored 
     return model.as_object(row) if row else None
 
 
-def select_by_identifier(model: Model, lock: bool, *, identifier: Any) -> peewee.Query:
+def select_by_identifier(
+    model: type[BaseModel], lock: bool, *, identifier: Any
+) -> peewee.Query:
     """Select what the API shows of a row."""
     query = model.select(*model.selection()).where(
         getattr(model, model.KEY) == identifier
@@ -100,7 +102,7 @@ def new_row(values: Object) -> Object:
 
 
 @retry_on_conflict
-def insert(model: Model, row: Object) -> Stored:
+def insert(model: type[BaseModel], row: Object) -> Stored:
     """Store a new_row() of a profile or a session; return its object.
 
     If its identifier exists, because its key was used before, return the object that
@@ -113,7 +115,7 @@ def insert(model: Model, row: Object) -> Stored:
 
 
 @transaction
-def insert_locked(model: Model, row: Object) -> Stored:
+def insert_locked(model: type[BaseModel], row: Object) -> Stored:
     """Find out why an INSERT failed, while nobody can change the account.
 
     - The account was deleted: invalid-accountid.
@@ -144,7 +146,7 @@ def insert_default_profile(values: Object) -> Stored:
     return profile
 
 
-def insert_now(model: Model, row: Object) -> Stored:
+def insert_now(model: type[BaseModel], row: Object) -> Stored:
     """Store a row; return its object. Raises IntegrityError."""
     run(insert_row, model, **row)
     values = [row.get(name) for name in model.columns()]
@@ -153,5 +155,5 @@ def insert_now(model: Model, row: Object) -> Stored:
     return stored
 
 
-def insert_row(model: Model, **row: Any) -> peewee.Query:
+def insert_row(model: type[BaseModel], **row: Any) -> peewee.Query:
     return model.insert(row)

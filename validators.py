@@ -10,8 +10,6 @@ from marshmallow.fields import Field, Raw, String
 from errors import ServiceError
 from formats import check_address, parse_date
 
-Lengths = dict[str, tuple[int, int]]  # by field: minimum and maximum, in characters
-
 
 class FieldSpec(NamedTuple):
     """``rule``: name (its length has bounds), email, text or date."""
@@ -99,13 +97,14 @@ def profile_schema(names: Sequence[str] | None = None, *, creating: bool) -> Sch
 def make_schema(
     required: Sequence[str],
     optional: Sequence[str],
-    lengths: Lengths,
+    lengths: dict[str, tuple[int, int]],
     *,
     creating: bool,
 ) -> Schema:
     """Return the schema of these fields, in this order, whose messages are the codes.
 
-    Raises ServiceError for an unknown field.
+    ``lengths``: the minimum and maximum number of characters of each field whose rule
+    is "name". Raises ServiceError for an unknown field.
     """
     schema: dict[str, Field] = {}
     for name in (*required, *optional):
@@ -119,7 +118,9 @@ def make_schema(
     return Body.from_dict(schema)()
 
 
-def make_field(name: str, lengths: Lengths, *, optional: bool, creating: bool) -> Field:
+def make_field(
+    name: str, lengths: dict[str, tuple[int, int]], *, optional: bool, creating: bool
+) -> Field:
     """Return the field of a schema.
 
     An optional field can also be null; an empty string counts as null. In an update, an

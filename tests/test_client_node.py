@@ -1,27 +1,58 @@
-"""docs/client.mjs in Node: runs tests/client_node.mjs beside the service."""
+"""docs/client.mjs in Node: tests/client_node.mjs, and API's sample."""
 
 import os
+import re
 import shutil
 import subprocess
+from urllib.request import urlopen
 
 import pytest
 from service import ROOT, sign_in
 
 pytestmark = pytest.mark.long
+ANY_PORT = "listen(0, function () { console.log(this.address().port); })"
 
 
-def test_the_client_in_node(serve, tmp_path):
+@pytest.fixture
+def service(serve, tmp_path):
+    """The service, if there is a Node that can run its client."""
     if not shutil.which("node"):
         pytest.skip("install node")
     version = subprocess.check_output(["node", "--version"], text=True)  # v20.20.2
     if int(version[1:].split(".")[0]) < 20:
         pytest.skip("install node 20 or newer")
-    service = serve(f"sqlite:///{tmp_path}/profiles.db")
-    own = {
-        "SERVICE": f"http://127.0.0.1:{service.port}",
-        "PROFILES_TOKEN": sign_in(service, administrator=True).token,
-    }
+    return serve(f"sqlite:///{tmp_path}/profiles.db")
+
+
+@pytest.fixture
+def environment(service):
+    token = sign_in(service, administrator=True).token
+    address = f"http://127.0.0.1:{service.port}"
+    own = {"SERVICE": address, "PROFILES_URL": address, "PROFILES_TOKEN": token}
+    return os.environ | own
+
+
+def test_the_client_in_node(environment):
     command = ["node", "--test-reporter=spec", ROOT / "tests/client_node.mjs"]
     options = {"capture_output": True, "text": True, "timeout": 120}
-    done = subprocess.run(command, env=os.environ | own, **options)
+    done = subprocess.run(command, env=environment, **options)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_sample_of_the_page(environment, tmp_path):
+    """Twice: the second request finds the account and the profile."""
+    (sample,) = re.findall("(?s)```js\n(.*?)```", (ROOT / "docs/API.md").read_text())
+    assert sample.endswith("listen(3000);\n")
+    file = tmp_path / "sample.mjs"
+    file.write_text(sample.replace("listen(3000)", ANY_PORT))
+    shutil.copy(ROOT / "docs/client.mjs", tmp_path)
+    with subprocess.Popen(
+        ["node", file], env=environment, stdout=subprocess.PIPE
+    ) as server:
+        try:
+            port = int(server.stdout.readline())
+            for _ in range(2):
+                with urlopen(f"http://127.0.0.1:{port}/") as response:
+                    assert response.read() == b"Ada King"
+        finally:
+            server.kill()

@@ -321,7 +321,7 @@ def test_rooms():
 
 def test_modules_in_python():
     """Those that app imports, whose names must not clash with a program's own."""
-    sentence = re.search("(?s)modules are\n(.*?), so", PYTHON)[1]
+    sentence = re.search(r"(?s)modules are\s(.*?), so", PYTHON)[1]
     listed = re.findall("`([a-z_]+)`", sentence)
     assert {*listed, "gunicorn.conf"} == CODE.keys()
 

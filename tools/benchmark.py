@@ -25,6 +25,7 @@ from service import (  # noqa: E402
     close_connection,
     fill,
     new_database,
+    run,
     sign_in,
 )
 
@@ -66,6 +67,7 @@ def script(client, method, *paths, body=""):
 
 def make_loads(service, url):
     """Store 100,000 profiles, 300 of them a user's; return the script of each load."""
+    run(service, "init-db")  # adds what tables of an older version lack
     administrator = sign_in(service, administrator=True)
     user = sign_in(service)
     small = sign_in(service, administrator=True, appid="small")
