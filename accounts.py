@@ -64,7 +64,8 @@ def create_account(
         account = rows.find_object(Account, accountid, lock=True)
         if not account:
             raise
-        if not has_key(account, idempotency_key):
+        is_same = account["appid"] == appid and has_key(account, idempotency_key)
+        if not is_same:
             raise ServiceError("invalid-idempotency-key") from None
     account["profile"] = rows.find_object(Profile, account["profileid"], lock=True)
     return account

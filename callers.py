@@ -168,15 +168,18 @@ def is_own(caller: Caller, row: Object) -> bool:
     return row["accountid"] == caller.accountid and belongs_to(caller, row["appid"])
 
 
-def own_scope(caller: Caller, accountid: Any, appid: str | None) -> dict[str, str]:
+def own_scope(
+    caller: Caller, accountid: Any, appid: str | None, *, lock: bool = False
+) -> dict[str, str]:
     """Return the scope of the rows of the caller's own account.
 
-    Raises invalid-accountid, invalid-account or invalid-appid.
+    ``lock`` as in get_object(). Raises invalid-accountid, invalid-account or
+    invalid-appid.
     """
     scope = {"appid": resolve_appid(appid), "accountid": accountid}
     # The account of a token was just read with it.
     if not isinstance(caller, SessionCaller) or not is_own(caller, scope):
-        get_accessible(Account, caller, accountid, appid)
+        get_accessible(Account, caller, accountid, appid, lock=lock)
     return scope
 
 

@@ -245,10 +245,10 @@ def retry_on_conflict(function: Callable[P, T]) -> Callable[P, T]:
                 return function(*args, **kwargs)
             except OUTAGES as error:
                 conflict = find_conflict(error, earlier)
-                if conflict and db.in_transaction():
-                    raise conflict from None
-                if not conflict or time.monotonic() > deadline:
+                if not conflict:
                     raise
+                if db.in_transaction() or time.monotonic() > deadline:
+                    raise conflict from None  # not of the rollback that failed
             time.sleep(random.uniform(0.005, 0.01))
 
     return wrapper

@@ -81,7 +81,8 @@ WEEKDAY = "(((mon|fri|sun)(day)?|tue(sday)?|wed(nesday)?|thu(rsday)?|sat(urday)?
 YEAR = r"(?P<year>\d{4})"
 MONTH = r"(?P<month>\d\d?)"
 DAY = r"(?P<day>\d\d?)"
-TIME = r"(2[0-3]|[01]?\d):[0-5]?\d(:[0-5]?\d)?"
+MINUTES = r"(2[0-3]|[01]?\d):[0-5]?\d"  # 10:30
+SECONDS = rf"{MINUTES}:[0-5]?\d"  # 10:30:00
 ZONE = r"([+-](2[0-3]|[01]\d)((:[0-5]\d){1,2}|([0-5]\d){1,2})|(?-i:Z))"
 DATE_FORMATS = (
     f"{YEAR}/{MONTH}/{DAY}",  # 1950/01/31
@@ -90,9 +91,9 @@ DATE_FORMATS = (
     f"{WEEKDAY}{DAY} {JANUARY} {YEAR}",  # 31 January 1950
     f"{WEEKDAY}{DAY}-{JAN}-{YEAR}",  # 31-Jan-1950
     f"{WEEKDAY}{JANUARY} {DAY},? {YEAR}",  # January 31, 1950
-    f"{WEEKDAY}{DAY} {JAN} {YEAR} {TIME} (GMT|{ZONE})",  # RFC 2822
-    f"{WEEKDAY}{JAN} {DAY} {TIME} {YEAR}",  # ctime() of C: Jan 31 10:30:00 1950
-    f"{WEEKDAY}{JAN} {DAY} {YEAR} {TIME} GMT{ZONE}",  # String(date) of JavaScript
+    f"{WEEKDAY}{DAY} {JAN} {YEAR} ({MINUTES}|{SECONDS}) (GMT|{ZONE})",  # RFC 2822
+    f"{WEEKDAY}{JAN} {DAY} {SECONDS} {YEAR}",  # ctime() of C: Jan 31 10:30:00 1950
+    f"{WEEKDAY}{JAN} {DAY} {YEAR} {SECONDS} GMT{ZONE}",  # String(date) of JavaScript
 )
 
 

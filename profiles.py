@@ -65,7 +65,8 @@ def create_profile(
     Raises invalid-accountid, invalid-account, invalid-appid, invalid-body,
     invalid-idempotency-key, or a field's code.
     """
-    scope = own_scope(caller, accountid, appid)
+    # Unless it locks the row, a transaction of the caller's own may not see it yet.
+    scope = own_scope(caller, accountid, appid, lock=db.in_transaction())
     values = load_profile(body, user_profile_fields, creating=True)
     default = values.pop("default", None)
     profileid = identifier_for_key("prof", idempotency_key, *scope.values())

@@ -123,9 +123,9 @@ def end_session(
     """
     if caller.administrator and not is_operator(caller):
         raise ServiceError("invalid-account")
-    get_accessible(Session, caller, sessionid, appid)
+    # As they are committed: a transaction of the caller's own may see older rows.
+    get_accessible(Session, caller, sessionid, appid, lock=True)
     mark_as_ended(Session.sessionid == sessionid)
-    # As it is committed: a transaction of the caller's own may see an older row.
     return get_accessible(Session, caller, sessionid, appid, lock=True)
 
 

@@ -15,14 +15,12 @@ import { setTimeout as sleep } from "node:timers/promises";
 /** @typedef {Record<string, string | null>} Fields such as {"full-name": "Ada King"} */
 /** @typedef {{status: number, headers: Headers, content: any}} Reply */
 /** @typedef {(method: string, path: string, options?: any) => Promise<Reply>} Send */
-
 const WAITS = [0, 1, 2, 4]; // seconds before each retry, if the response has no Retry-After
 const FIELDS = `full-name contact-email display-email display-name company-name dob phone
   occupation location website default duration`.split(/\s+/);
 const OPTIONS = `token key ifMatch accountid profileid sessionid email active
   limit offset after all`.split(/\s+/);
 const appid = () => process.env.PROFILES_APPID || "default";
-
 /** A request failed. The code is one of API.md's, or unexpected-answer (the response is a proxy's page, say),
  * no-answer (there was no complete response), or not-sent (the address, a token or a key is malformed). */
 export class ServiceError extends Error {
@@ -44,7 +42,6 @@ export class ServiceError extends Error {
 export class AdministratorTokenError extends ServiceError {}
 /** The user must sign in again. If the account was deleted, the code is invalid-accountid. */
 export class SignedOut extends ServiceError {}
-
 /** Send a request: again once, if there is no response, and up to four times after a 502, 503 or 504. Throws
  * TypeError for an unknown name or an empty parameter: without an accountid, a list may have all users' rows.
  * @param {string} method @param {string} path @param {string | undefined} token @param {any} [options] */
@@ -188,8 +185,11 @@ export class User {
    * `first` and becomes the default. Throws profile-changed if its `updatedAt` is no longer `ifMatch`.
    * @type {(fields: Fields, options?: {profileid?: string, ifMatch?: string}) => Promise<Row>} */
   saveProfile = async (fields, options = {}) => {
-    const { profileid: id } = "profileid" in options ? options : await this.account();
-    if (id !== null) return this.call("PATCH", "update-profile", { ...options, profileid: id, body: fields });
+    if ("profileid" in options) return this.call("PATCH", "update-profile", { ...options, body: fields });
+    const { profileid } = await this.account();
+    const saving = profileid && this.saveProfile(fields, { ...options, profileid });
+    const saved = await saving?.catch(skip("invalid-profileid")); // true, if it was just deleted
+    if (saved && saved !== true) return saved;
     if (options.ifMatch) throw new ServiceError("profile-changed", { status: 412 }); // it was deleted
     const body = { ...fields, default: "true" };
     const { status, content } = await this.send("POST", "create-profile", { ...options, key: "first", body });

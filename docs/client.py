@@ -376,28 +376,29 @@ class User:
         profile with the key ``first``, or change it if it exists, and make it the
         default. No other profile is changed.
 
-        With ``if_match``, the ``updatedAt`` of the profile that the user has edited,
-        nothing is saved if the profile was changed after that. This raises
-        ServiceError("profile-changed"): show the user the profile as it is now.
+        With ``if_match``, the ``updatedAt`` of the profile that the user has edited, or
+        "" if there was none, nothing is saved if the profile was changed after that.
+        This raises ServiceError("profile-changed"): show the user the profile as it is.
         """
-        if profileid is None:
-            default = self.account()["profile"]
-            if default is None:
-                if if_match is not None:
-                    raise ServiceError("profile-changed", 412)  # it was deleted
-                return self.save_first_profile(fields)
-            profileid = default["profileid"]
-        query = {"profileid": profileid, "if_match": if_match}
-        return self.call("PATCH", "update-profile", body=fields, **query)
+        if profileid is not None:
+            query = {"profileid": profileid, "if_match": if_match}
+            return self.call("PATCH", "update-profile", body=fields, **query)
+        default = self.account()["profile"]
+        if default is not None:
+            with done_already("invalid-profileid"):  # it was just deleted
+                return self.save_profile(fields, default["profileid"], if_match)
+        if if_match:
+            raise ServiceError("profile-changed", 412)  # it was deleted
+        return self.save_first_profile(fields, if_match)
 
-    def save_first_profile(self, fields: Fields) -> Object:
+    def save_first_profile(self, fields: Fields, if_match: str | None) -> Object:
         """Save the fields in the profile with the key ``first``, as the default."""
         options = {"key": "first", "accountid": self.accountid}
         body = {**fields, "default": "true"}
         response = self.send("POST", "create-profile", body=body, **options)
         profile: Object = response.json()
         if response.status_code == 200:  # it existed, so nothing has been saved yet
-            profile = self.save_profile(fields, profile["profileid"])
+            profile = self.save_profile(fields, profile["profileid"], if_match)
             self.set_default_profile(profile["profileid"])
         return profile
 

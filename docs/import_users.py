@@ -1,19 +1,18 @@
 """Import users from a CSV file: python docs/import_users.py users.csv
 
-Its first line names the columns: "id", your own id for the user, and fields such as
-full-name. Each user gets an account and a default profile, but no session. Correct the
-lines that are refused, and run it again: users who have an account stay as they are.
+Its columns are id, which is your own id for the user, and fields. Users get an account
+and a default profile. After an error, run it again: who has an account is left alone.
 """
 
 import csv
 import re
 import sys
+from io import StringIO
 from pathlib import Path
 
 from peewee import chunked
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # the modules of the service
-
 from accounts import create_account  # noqa: E402
 from app import create_app  # noqa: E402
 from callers import OPERATOR  # noqa: E402
@@ -24,7 +23,6 @@ from validators import configured_fields  # noqa: E402
 
 
 def import_user(row: dict[str, str]) -> str:
-    """Store a user's account and profile, or neither; return the result, or codes."""
     if None in row or None in row.values():
         return "wrong number of columns"
     if not re.fullmatch("([0-9]{4}-[0-9]{2}-[0-9]{2})?", row.get("dob", "")):
@@ -33,12 +31,12 @@ def import_user(row: dict[str, str]) -> str:
     try:
         with db.atomic():
             user = create_account(OPERATOR, idempotency_key=body.pop("id"))
-            if not user.is_new:
-                return "unchanged"
-            create_profile(OPERATOR, user["accountid"], body, idempotency_key="first")
+            if user.is_new:
+                owner = user["accountid"]
+                create_profile(OPERATOR, owner, body, idempotency_key="first")
     except ServiceError as error:
         return ", ".join(error.errors.values()) or str(error)
-    return "imported"
+    return "imported" if user.is_new else "unchanged"
 
 
 @transaction
@@ -46,8 +44,10 @@ def import_batch(batch: list[tuple[int, dict[str, str]]]) -> list[tuple[int, str
     return [(line, import_user(row)) for line, row in batch]
 
 
-with create_app().app_context(), open(sys.argv[1], encoding="utf-8-sig") as file:
-    reader = csv.DictReader(file)
+# A byte that is not UTF-8 becomes a lone surrogate, which the service refuses.
+text = Path(sys.argv[1]).read_bytes().decode("utf-8-sig", "surrogateescape")
+with create_app().app_context():
+    reader = csv.DictReader(StringIO(text, newline=""))
     columns, known = reader.fieldnames or [], ["id", *configured_fields()]
     if "id" not in columns or len({*known} & {*columns}) < len(columns):
         sys.exit(f"The columns must be id and fields, each once, out of {known}.")

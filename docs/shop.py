@@ -118,7 +118,7 @@ def profile() -> str:
         return page(PROFILE, stored=g.user.account()["profile"] or {})
     fields = {field: request.form[field].strip() for field in FIELDS}
     try:
-        saved = g.user.save_profile(fields, if_match=request.form["updatedAt"] or None)
+        saved = g.user.save_profile(fields, if_match=request.form["updatedAt"])
         return page(PROFILE, "Saved.", stored=saved, form={})
     except client.ServiceError as error:
         if error.code == "profile-changed":

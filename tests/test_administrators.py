@@ -3,6 +3,8 @@
 import json
 from functools import partial
 from hashlib import sha256
+from secrets import token_bytes
+from unittest.mock import Mock
 
 import pytest
 from peewee import OperationalError
@@ -18,6 +20,7 @@ from service import (
 )
 from werkzeug.test import create_environ
 
+import formats
 from accounts import create_account, delete_account, find_own_account, set_administrator
 from callers import OPERATOR
 from database import db
@@ -92,6 +95,17 @@ def test_a_key_whose_account_may_have_another_one(
     for words in ("create-account", "show-account"):
         done = app.test_cli_runner().invoke(args=[words, "--key", "key"])
         assert (done.exit_code, done.stdout) == (1, "")
+
+
+def test_a_key_whose_id_another_application_has(administrator, monkeypatch):
+    """Two keys can have the same hash, whatever their applications are."""
+    hashed = Mock(return_value=sha256(token_bytes(8)))
+    monkeypatch.setattr(formats, "sha256", hashed)
+    assert create_account(OPERATOR, appid="bank", idempotency_key="key").is_new
+    Account.update(externalid=None).where(Account.appid == "bank").execute()
+    headers = {"Idempotency-Key": "key"}
+    response = administrator.post(ACCOUNT, headers=headers)
+    assert_error(response, 400, "invalid-idempotency-key")
 
 
 def test_create_account_with_a_key_beside_deletions_makes_it_anew(administrator):
@@ -247,11 +261,15 @@ def test_a_transaction_finds_what_it_does_not_see(administrator, user):
     """The session and the account were created after it had begun to read."""
     with db.atomic():
         assert Session.select().count()
-        at_once(partial(administrator.post, SESSION + user.accountid))
+        sign_in_again = partial(administrator.post, SESSION + user.accountid)
+        created, _ = at_once(sign_in_again, sign_in_again)
+        assert end_session(OPERATOR, created.json["sessionid"])["ended"]
         assert end_sessions(OPERATOR, user.accountid)["count"] == 2
         (created,) = at_once(partial(administrator.post, ACCOUNT))
         accountid = created.json["accountid"]
         assert create_session(OPERATOR, accountid, duration=60)
+        for default in ("false", "true"):
+            assert create_profile(OPERATOR, accountid, named("Ada", default=default))
         assert set_administrator(OPERATOR, accountid)["administrator"] is True
 
 

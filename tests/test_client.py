@@ -30,7 +30,9 @@ from service import (
 from werkzeug.serving import make_server
 from werkzeug.wsgi import get_input_stream
 
+from callers import OPERATOR
 from models import Session, timestamp
+from profiles import delete_profile
 
 pytestmark = [pytest.mark.long, on_sqlite]
 
@@ -325,6 +327,34 @@ def test_an_edit_of_a_profile_that_was_changed(proxy, client, eve):
     for profileid in (None, saved["profileid"]):
         with pytest.raises(client.ServiceError, match="profile-changed, status 412"):
             eve.save_profile(named("c"), profileid, if_match=shown)
+    assert list(eve.profiles()) == [saved]
+
+
+@pytest.mark.parametrize(
+    ("if_match", "stored"), [(None, ["c"]), ("", ["c"]), ("x", [])]
+)
+def test_a_default_that_is_deleted_while_it_is_saved(
+    proxy, client, eve, if_match, stored
+):
+    """The account still had it; an edit of it is refused, and no other is made."""
+    saved = eve.save_profile(named("a"))
+
+    def delete_first(app, environ, start_response):
+        with app.app_context():
+            delete_profile(OPERATOR, saved["profileid"])
+        return pass_on(app, environ, start_response)
+
+    proxy.faults = iter([pass_on, delete_first])
+    with suppress(client.ServiceError):
+        eve.save_profile(named("c"), if_match=if_match)
+    assert [profile["fullName"] for profile in eve.profiles()] == stored
+
+
+def test_a_first_save_of_a_form_that_another_one_preceded(client, eve):
+    """An empty if_match says that there was no profile."""
+    saved = eve.save_profile(named("a"), if_match="")
+    with pytest.raises(client.ServiceError, match="profile-changed, status 412"):
+        eve.save_profile(named("b"), if_match="")
     assert list(eve.profiles()) == [saved]
 
 

@@ -15,7 +15,8 @@ LINES = {
     6: "u-5,Ada,ada@example.com",
     7: "u-6,Ada,ada@example.com,,x",
     8: "u-1,Eve,eve@example.com,",
-    9: 'u-7,"Grace, Hopper",grace@example.com,',
+    9: "u-8,Jos\udce9,jose@example.com,",  # a byte of Latin-1
+    10: 'u-7,"Grace,\r\nHopper",grace@example.com,',
 }
 REFUSED = """\
 line 3: invalid-dob
@@ -23,6 +24,7 @@ line 4: invalid-contact-email, invalid-full-name
 line 5: invalid-idempotency-key
 line 6: wrong number of columns
 line 7: wrong number of columns
+line 9: invalid-full-name
 """
 
 
@@ -32,7 +34,7 @@ def import_users(app, database_url, tmp_path):
 
     def run(text):
         file = tmp_path / "users.csv"
-        file.write_bytes(text.encode())
+        file.write_bytes(text.encode(errors="surrogateescape"))
         settings = {"DATABASE_URL": database_url, "APPID": app.config["APPID"]}
         settings["OPTIONAL_PROFILE_FIELDS"] = "dob"
         program = ROOT / "docs/import_users.py"
@@ -46,17 +48,17 @@ def test_each_user_is_imported_once(import_users, app, database_url):
     text = HEADER + "\r\n".join(LINES.values())
     done = import_users(text)
     assert done.stderr == ""
-    assert done.stdout == f"{REFUSED}2 imported, 1 unchanged, 5 refused\n"
+    assert done.stdout == f"{REFUSED}2 imported, 1 unchanged, 6 refused\n"
     users = {user["externalid"]: user["profile"] for user in list_accounts(OPERATOR)}
     assert {*users} == {"u-1", "u-7"}
     assert users["u-1"]["fullName"] == "Zoë"
     assert users["u-1"]["dob"] == "1950-01-31"
-    assert users["u-7"]["fullName"] == "Grace, Hopper"
+    assert users["u-7"]["fullName"] == "Grace,\r\nHopper"
     close_connection()
     before = stored(database_url)
     assert not [row for row in before["session"] if app.config["APPID"] in row]
     again = import_users(text).stdout
-    assert again == f"{REFUSED}0 imported, 3 unchanged, 5 refused\n"
+    assert again == f"{REFUSED}0 imported, 3 unchanged, 6 refused\n"
     assert stored(database_url) == before
 
 
