@@ -25,9 +25,9 @@ from service import (
     fill,
     mysql_url,
     named,
-    new_database,
     on_mysql,
     on_sqlite,
+    own_database_url,
     run_python,
     sign_in,
     stored,
@@ -45,14 +45,8 @@ REFUSAL = "CREATE TRIGGER x BEFORE INSERT ON session"
 ABORT = "BEGIN SELECT RAISE(ABORT, 'no'); END"  # the action of a trigger in SQLite
 
 
-@pytest.fixture(params=["sqlite", "mysql"])
-def database_url(request, tmp_path):
-    """A database of each test's own."""
-    with new_database(request.param, tmp_path) as url:
-        yield url
-
-
-target = database_url  # the fixture again: the empty database that a copy goes to
+database_url = own_database_url
+target = own_database_url  # the empty database that a copy goes to
 
 
 @pytest.fixture
