@@ -52,31 +52,28 @@ def create_account(
         "appid": appid,
         "externalid": idempotency_key,
         "administrator": administrator,
-        "profileid": None,
         "createdAt": now,
         "updatedAt": now,
     }
+    account: Stored | None
     try:
         account = rows.insert_now(Account, row)
-        account["profile"] = None
-        return account
     except peewee.IntegrityError:
-        # A key has created it before. Even the failed INSERT locks it, so nobody can
-        # delete it before it is read, as it is committed.
-        existing = rows.find_object(Account, accountid, lock=True)
-        if not existing:
+        # The key was used before. Even the failed INSERT locks the row, so nobody can
+        # delete the account before we read it.
+        account = rows.find_object(Account, accountid, lock=True)
+        if not account:
             raise
-    if not has_key(existing, idempotency_key):
-        raise ServiceError("invalid-idempotency-key")
-    profileid = existing["profileid"]
-    existing["profile"] = rows.find_object(Profile, profileid, lock=True)
-    return existing
+        if not has_key(account, idempotency_key):
+            raise ServiceError("invalid-idempotency-key") from None
+    account["profile"] = rows.find_object(Profile, account["profileid"], lock=True)
+    return account
 
 
 def has_key(account: Object, idempotency_key: str | None) -> bool:
-    """Return whether an account with the id of a key is that of the key.
+    """Return whether an account was created with this key, given that the ids agree.
 
-    Whoever chooses keys can find two with one id. Accounts of 4.0 don't tell their key.
+    Keys can be crafted whose ids collide. Accounts created by 4.0 have no stored key.
     """
     return account["externalid"] in (None, idempotency_key)
 
@@ -141,8 +138,7 @@ def set_administrator(
     """
     appid = require_operator(caller, appid)
     end_sessions(caller, accountid, appid=appid)
-    account = rows.get_object(Account, accountid, appid, lock=True)
-    rows.update_account(account["accountid"], {"administrator": not off})
+    rows.update_account(accountid, {"administrator": not off})
     return rows.get_object(Account, accountid, appid, lock=True)
 
 

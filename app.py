@@ -23,7 +23,6 @@ from errors import HTTP_CODES, ServiceError, as_line
 from models import Object, create_tables
 from openapi import description, docs
 from outages import OUTAGES, is_outage, log_error, redact
-from validators import make_schemas
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -42,13 +41,12 @@ def create_app(overrides: dict[str, Any] | None = None) -> Flask:
     checked = config.load(os.environ | overrides)
     app = Flask(__name__, static_folder=None)
     app.config.update(overrides, **checked)
-    app.config["PROFILE_SCHEMAS"] = make_schemas(checked)
     # One byte more than a body may have: see read_bytes() in body.py.
     app.config["MAX_CONTENT_LENGTH"] = checked["MAXIMUM_POST_DATA_LENGTH"] + 1
     app.json = ReadableJSON(app)
     app.url_map.merge_slashes = False  # a redirect would repeat the Host header
     logger = logging.getLogger(app.name)
-    if not has_level_handler(logger):  # Flask, too, leaves it to handlers of a host
+    if not has_level_handler(logger):  # like Flask, add none to a host program's
         logger.addHandler(log_handler)
     app.before_request(check_path)
     app.after_request(add_headers)
@@ -118,7 +116,7 @@ def database_error(error: Exception) -> ResponseReturnValue:
     if not is_outage(error):
         raise redact(error) from None
     log_error(current_app.logger, error)
-    if not db.in_transaction():  # of a program that contains the service
+    if not db.in_transaction():  # a host program's transaction
         db.close()  # an old connection may stay read-only, so the next one is new
     return service_error(ServiceError("database-unavailable"))
 

@@ -32,7 +32,7 @@ BLUEPRINTS: list[Blueprint] = []
 
 
 def endpoint(method: str, path: str) -> Callable[[View], View]:
-    """Decorate a view: make it the endpoint of a blueprint, which has its name."""
+    """Decorate a view: register it on a blueprint of its own, named after it."""
 
     def add_blueprint(view: View) -> View:
         blueprint = Blueprint(view.__name__, __name__)

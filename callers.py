@@ -36,9 +36,8 @@ class SessionCaller:
     reason: str | None  # why the session is not running: ended or expired
 
 
-@dataclass
 class Operator:
-    """Whoever runs the commands: may do everything, in every application."""
+    """Whoever runs the commands, who may access every row of every application."""
 
     accountid = None
     administrator = True
@@ -74,7 +73,8 @@ def require_running(caller: SessionCaller | None) -> SessionCaller:
 
 def select_by_token(*, appid: Any, token_hash: Any) -> peewee.Query:
     """Select a session with its account."""
-    is_own = (Account.appid == Session.appid) & (Account.accountid == Session.accountid)
+    same_account = Account.accountid == Session.accountid
+    same_account &= Account.appid == Session.appid
     return (
         Session.select(
             Session.accountid,
@@ -83,7 +83,7 @@ def select_by_token(*, appid: Any, token_hash: Any) -> peewee.Query:
             Session.expiresAt,
             Session.endedAt,
         )
-        .join(Account, on=is_own)
+        .join(Account, on=same_account)
         .where(Session.appid == appid, Session.tokenHash == token_hash)
     )
 

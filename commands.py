@@ -37,8 +37,8 @@ EXPLANATIONS = {
     "invalid-account": "it is an administrator; first run set-administrator --off",
     "invalid-accountid": "the application has no such account",
     "invalid-appid": f"it must match {APPID}",
-    "invalid-idempotency-key": "it must have 1 to 255 printable ASCII characters, "
-    "and no blank at either end",
+    "invalid-idempotency-key": "it must have 1 to 255 printable ASCII characters, no "
+    "blank at either end, and an id that no other key has",
     "invalid-sessionid": "the application has no such session",
 }
 
@@ -321,18 +321,23 @@ def copy_database_command(database_url: str) -> Object:
                 target.pragma("journal_mode", "delete")
             create_tables(target)
             add_missing(target)  # an older version may have created the tables
-            with target.atomic():
-                if any(model.select().exists(target) for model in MODELS):
-                    raise click.ClickException("the target already has rows")
-                for model, rows in read_rows():
-                    insert_rows(target, model, rows)
-                    bar.update(len(rows))
+            copy_rows(target, bar)
             counts = {
                 f"{model.TABLE}s": model.select().count(target) for model in MODELS
             }
     except OUTAGES as error:
         raise click.ClickException(f"the target: {describe_error(error)}") from None
     return {"object": "copy", **counts}
+
+
+def copy_rows(target: Any, bar: Any) -> None:
+    """Copy all rows of one moment, or none, into a target without rows."""
+    with target.atomic():
+        if any(model.select().exists(target) for model in MODELS):
+            raise click.ClickException("the target already has rows")
+        for model, rows in read_rows():
+            insert_rows(target, model, rows)
+            bar.update(len(rows))
 
 
 def read_rows() -> Iterator[tuple[Any, list[tuple[Any, ...]]]]:
@@ -379,9 +384,8 @@ def demo_command() -> None:
         owner = accounts.create_account(OPERATOR)["accountid"]
         profileid = profiles.create_profile(OPERATOR, owner, body)["profileid"]
     user_session = sessions.create_session(OPERATOR, owner)
-    administrator = accounts.create_account(OPERATOR, administrator=True)
-    administrator_session = sessions.create_session(
-        OPERATOR, administrator["accountid"]
+    administrator_session = accounts.create_administrator(
+        OPERATOR, duration=DEFAULT_DURATION
     )
     user = f"-H 'Authorization: Bearer {user_session['token']}'"
     admin = f"-H 'Authorization: Bearer {administrator_session['token']}'"

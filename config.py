@@ -9,14 +9,14 @@ from errors import SettingError
 from formats import APPID, MAX_INT32
 from validators import PROFILE_FIELDS
 
-# For each field whose length has bounds, the name of its two settings without MINIMUM_
-# or MAXIMUM_: PROFILE_FULL_NAME_LENGTH for full-name.
+# For each field whose length has bounds, what its MINIMUM_ and MAXIMUM_ settings share:
+# PROFILE_FULL_NAME_LENGTH for full-name.
 LENGTHS = {
     name: f"PROFILE_{name.upper().replace('-', '_')}_LENGTH"
     for name, field in PROFILE_FIELDS.items()
     if field.rule == "name"
 }
-# The cores that the process may use, which macOS does not tell.
+# The cores that the process may use. macOS can't report them.
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 NUMBERS = {  # each setting's minimum value, its maximum, and its default
     **{f"MINIMUM_{name}": (0, MAX_INT32, 1) for name in LENGTHS.values()},

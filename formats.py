@@ -133,18 +133,8 @@ def check_address(text: str) -> str:
     # Whatever the options, special-use domains such as .local are refused, so another
     # last letter is checked.
     checked = re.sub(r"(\.[A-Za-z]*)[A-Za-z]\Z", r"\1x", text)
-    address = validate_email(
-        checked,
-        # A program that uses the library, too, can change each of these defaults.
-        allow_smtputf8=True,
-        allow_quoted_local=False,
-        allow_domain_literal=False,
-        allow_display_name=False,
-        strict=True,
-        check_deliverability=False,  # it would ask the network
-        test_environment=False,
-        globally_deliverable=True,
-    )
+    # Deliverability would be checked over the network.
+    address = validate_email(checked, strict=True, check_deliverability=False)
     if text.isascii():
         return text
     local_part, _, domain = checked.rpartition("@")

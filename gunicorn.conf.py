@@ -24,9 +24,9 @@ except SettingError as error:
 workers = checked["WEB_CONCURRENCY"]
 PORT = os.environ.get("PORT")
 if not PORT:  # with PORT, gunicorn listens on all addresses
-    bind = f"127.0.0.1:{checked['PORT']}"
+    bind = "127.0.0.1:8000"
 forwarder_headers = ""  # with SCRIPT_NAME, a path could pass a proxy's rules
-threads = 4  # some wait for the database; more threads would wait for each other
+threads = 4  # enough to overlap waits for the database; more would contend for the GIL
 graceful_timeout = 6  # seconds to finish what was accepted: some platforms wait 10
 keepalive = 130  # seconds: longer than routers keep idle connections (Caddy: 120)
 preload_app = True  # so that a bad setting ends the start; it also saves memory
@@ -113,8 +113,8 @@ class LogfmtLogger(Logger):
 
     def warning(self, msg: str, *args: Any, **kwargs: Any) -> None:
         """Log a warning, up to what it quotes of a request: it could be a token."""
-        text = re.split("['\"]", msg)[0]
-        super().warning(text, *args, **kwargs)
+        text = msg % args if args else msg
+        super().warning("%s", re.split("['\"]", text)[0], **kwargs)
 
     def exception(self, msg: Any, *args: Any, **kwargs: Any) -> None:
         """Log a traceback, without the request's address, which may have a query.

@@ -82,8 +82,8 @@ class Stored(Object):
 class BaseModel(peewee.Model):
     """A table.
 
-    ``KEY``: the column of the identifier, which begins with ``PREFIX``. ``OBJECT``:
-    what the API shows of a row, without its values.
+    ``KEY``: the column of the identifier, which begins with ``PREFIX``. ``SHOWN``: the
+    properties of the API's object, in its order. No other column is ever exposed.
     """
 
     class Meta:
@@ -92,13 +92,19 @@ class BaseModel(peewee.Model):
     TABLE: str
     KEY: str
     PREFIX: str
-    OBJECT: Object
+    SHOWN: tuple[str, ...]
+
+    @classmethod
+    @cache
+    def template(cls) -> Object:
+        """Return the API's object of a row without its values."""
+        return {**dict.fromkeys(cls.SHOWN), "object": cls.TABLE}
 
     @classmethod
     @cache
     def columns(cls) -> list[str]:
         """Return the names of the columns that as_object() needs."""
-        return [name for name in cls._meta.sorted_field_names if name in cls.OBJECT]
+        return [name for name in cls._meta.sorted_field_names if name in cls.SHOWN]
 
     @classmethod
     def selection(cls) -> list[Any]:
@@ -108,11 +114,8 @@ class BaseModel(peewee.Model):
 
     @classmethod
     def as_object(cls, row: Sequence[Any]) -> Stored:
-        """Return a row, with the primary key before its columns(), as the API's object.
-
-        Only what OBJECT names can be shown.
-        """
-        stored = Stored(cls.OBJECT)
+        """Return a row, with the primary key before its columns(), as an object."""
+        stored = Stored(cls.template())
         stored.update(zip(cls.columns(), row[1:], strict=True))
         stored.position = row[0]
         return stored
@@ -125,16 +128,16 @@ class Account(BaseModel):
     TABLE = "account"
     KEY = "accountid"
     PREFIX = "acct"
-    OBJECT = {
-        "accountid": None,
-        "object": "account",
-        "appid": None,
-        "externalid": None,
-        "administrator": None,
-        "profileid": None,
-        "createdAt": None,
-        "updatedAt": None,
-    }
+    SHOWN = (
+        "accountid",
+        "object",
+        "appid",
+        "externalid",
+        "administrator",
+        "profileid",
+        "createdAt",
+        "updatedAt",
+    )
 
     accountid = AsciiField(primary_key=True)
     appid = AsciiField()
@@ -160,16 +163,16 @@ class Profile(BaseModel):
     TABLE = "profile"
     KEY = "profileid"
     PREFIX = "prof"
-    OBJECT = {
-        "profileid": None,
-        "object": "profile",
-        "appid": None,
-        "accountid": None,
-        **{field.property: None for field in PROFILE_FIELDS.values()},
-        "fields": None,
-        "createdAt": None,
-        "updatedAt": None,
-    }
+    SHOWN = (
+        "profileid",
+        "object",
+        "appid",
+        "accountid",
+        *[field.property for field in PROFILE_FIELDS.values()],
+        "fields",
+        "createdAt",
+        "updatedAt",
+    )
 
     id = BigIntegerField(primary_key=True)  # when it was created, in ns: the order
     profileid = AsciiField()
@@ -201,19 +204,19 @@ class Session(BaseModel):
     TABLE = "session"
     KEY = "sessionid"
     PREFIX = "sess"
-    OBJECT = {
-        "sessionid": None,
-        "object": "session",
-        "appid": None,
-        "accountid": None,
-        "duration": None,
-        "csrfToken": None,
-        "expiresAt": None,
-        "lastVerifiedAt": None,
-        "ended": None,
-        "createdAt": None,
-        "updatedAt": None,
-    }
+    SHOWN = (
+        "sessionid",
+        "object",
+        "appid",
+        "accountid",
+        "duration",
+        "csrfToken",
+        "expiresAt",
+        "lastVerifiedAt",
+        "ended",
+        "createdAt",
+        "updatedAt",
+    )
 
     id = BigIntegerField(primary_key=True)  # when it was created, in ns: the order
     sessionid = AsciiField()

@@ -75,7 +75,7 @@ def create_profile(
     else:
         profile = rows.insert(Profile, rows.new_row(values))
     if profile["accountid"] != accountid:
-        raise ServiceError("invalid-idempotency-key")  # two keys have the same hash
+        raise ServiceError("invalid-idempotency-key")  # another account's key collides
     return profile
 
 

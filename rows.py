@@ -71,7 +71,7 @@ def block_inserts(account: Object) -> None:
     record.for_update(db.for_update).execute()
 
 
-def update_account(accountid: str, changes: Object, *conditions: Any) -> None:
+def update_account(accountid: str | None, changes: Object, *conditions: Any) -> None:
     """Change columns of an account, if it meets the conditions."""
     update = Account.update(changes | {"updatedAt": next_timestamp()})
     update.where(Account.accountid == accountid, *conditions).execute()
@@ -148,12 +148,8 @@ def insert_default_profile(values: Object) -> Stored:
 
 def insert_now(model: type[BaseModel], row: Object) -> Stored:
     """Store a row; return its object. Raises IntegrityError."""
-    run(insert_row, model, **row)
-    values = [row.get(name) for name in model.columns()]
-    stored = model.as_object([row.get("id"), *values])
+    run(model.insert, **row)
+    key = model._meta.sorted_field_names[0]
+    stored = model.as_object([row.get(name) for name in (key, *model.columns())])
     stored.is_new = True
     return stored
-
-
-def insert_row(model: type[BaseModel], **row: Any) -> peewee.Query:
-    return model.insert(row)

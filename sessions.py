@@ -64,7 +64,6 @@ def create_session(
             "duration": seconds,
             "csrfToken": token_hex(32),
             "tokenHash": sha256(token.encode()).hexdigest(),
-            "endedAt": None,
         }
     )
     session["lastVerifiedAt"] = session["createdAt"]
@@ -142,15 +141,18 @@ def end_sessions(
     appid = require_administrator(caller, appid)
     lock_target(caller, accountid, appid)
     is_own = (Session.appid == appid) & (Session.accountid == accountid)
-    count = mark_as_ended(is_own & (Session.expiresAt > current_timestamp()))
-    mark_as_ended(is_own)
-    return {"object": "end", "count": count}
+    return {"object": "end", "count": mark_as_ended(is_own)}
 
 
+@transaction
 def mark_as_ended(condition: Any) -> int:
-    """Mark the sessions that meet a condition as ended; return how many changed."""
-    ended = Session.update(endedAt=current_timestamp(), updatedAt=next_timestamp())
-    return ended.where(condition, Session.endedAt.is_null()).execute()
+    """Mark the matching sessions as ended; return how many of them were running."""
+    now = current_timestamp()
+    ended = Session.update(endedAt=now, updatedAt=next_timestamp())
+    ended = ended.where(condition, Session.endedAt.is_null())
+    count = ended.where(Session.expiresAt > now).execute()
+    ended.execute()
+    return count
 
 
 def end_all_sessions(caller: Caller, *, appid: str | None = None) -> Object:
@@ -162,12 +164,8 @@ def end_all_sessions(caller: Caller, *, appid: str | None = None) -> Object:
     ordinary = Account.select(Account.accountid).where(
         Account.appid == appid, ~Account.administrator
     )
-    is_meant = (Session.appid == appid) & Session.accountid.in_(ordinary)
-    count = 0
-    for is_in_batch in batches(is_meant & Session.endedAt.is_null()):
-        is_running = is_in_batch & (Session.expiresAt > current_timestamp())
-        count += retry_on_conflict(mark_as_ended)(is_running)
-        retry_on_conflict(mark_as_ended)(is_in_batch)
+    is_own = (Session.appid == appid) & Session.accountid.in_(ordinary)
+    count = sum(map(mark_as_ended, batches(is_own & Session.endedAt.is_null())))
     return {"object": "end", "count": count}
 
 
@@ -187,10 +185,11 @@ def purge_sessions(caller: Caller, days: int) -> Object:
 
 
 def batches(condition: Any) -> Iterator[Any]:
-    """Yield conditions, each of which a thousand of the sessions meet.
+    """Split the matching sessions into batches; yield a condition for each.
 
-    Others can write in between. They name ids, because MySQL locks each row that a
-    change reads.
+    Other connections can write between two batches. The conditions list ids, because
+    MySQL locks every row that a change reads.
     """
-    for rows_read in select_batches(Session.select(Session.id).where(condition), 1_000):
-        yield Session.id.in_([row[0] for row in rows_read])
+    ids = Session.select(Session.id).where(condition)
+    for batch in select_batches(ids, 1_000):
+        yield Session.id.in_([session_id for (session_id,) in batch])

@@ -1,6 +1,7 @@
 """The fields of a profile, and the schemas of the bodies that create and update one."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from flask import current_app
@@ -46,9 +47,7 @@ class Text(String):
         text = str.__str__(value)  # the value of an Enum, not its name
         try:
             text.encode()  # fails for a lone surrogate: no database can store it
-            if (
-                "\0" in text
-            ):  # PostgreSQL can't store it, so it could not be moved there
+            if "\0" in text:  # PostgreSQL couldn't store it, if the data moves there
                 raise ValueError
             return self.parse(text)
         except ValueError as error:
@@ -72,46 +71,41 @@ class Body(Schema):
     error_messages = {"type": "invalid-body"}
 
 
-def make_schemas(config: dict[str, Any]) -> dict[bool, Schema]:
-    """Return the schemas that create a profile (True) and update one (False)."""
-    required = config["USER_PROFILE_FIELDS"]
-    optional = config["OPTIONAL_PROFILE_FIELDS"]
-    lengths = config["PROFILE_LENGTHS"]
-    return {
-        creating: make_schema(required, optional, lengths, creating=creating)
-        for creating in (True, False)
-    }
-
-
 def profile_schema(names: Sequence[str] | None = None, *, creating: bool) -> Schema:
     """Return the schema of a profile with these fields, by default as configured.
 
     Raises ServiceError for an unknown field.
     """
-    if names is None:
-        return current_app.config["PROFILE_SCHEMAS"][creating]
-    lengths = current_app.config["PROFILE_LENGTHS"]
-    return make_schema(names, (), lengths, creating=creating)
+    config = current_app.config
+    required, optional = (
+        config["USER_PROFILE_FIELDS"],
+        config["OPTIONAL_PROFILE_FIELDS"],
+    )
+    if names is not None:
+        required, optional = tuple(names), ()
+    lengths = tuple(config["PROFILE_LENGTHS"].items())
+    return make_schema(required, optional, lengths, creating=creating)
 
 
+@cache
 def make_schema(
-    required: Sequence[str],
-    optional: Sequence[str],
-    lengths: dict[str, tuple[int, int]],
+    required: tuple[str, ...],
+    optional: tuple[str, ...],
+    lengths: Any,
     *,
     creating: bool,
 ) -> Schema:
     """Return the schema of these fields, in this order, whose messages are the codes.
 
-    ``lengths``: the minimum and maximum number of characters of each field whose rule
-    is "name". Raises ServiceError for an unknown field.
+    ``lengths``: the name of each field whose rule is "name", with its minimum and
+    maximum number of characters. Raises ServiceError for an unknown field.
     """
     schema: dict[str, Field] = {}
     for name in (*required, *optional):
         if name not in PROFILE_FIELDS:
             raise ServiceError(f"invalid-{name}")
         schema[PROFILE_FIELDS[name].property] = make_field(
-            name, lengths, optional=name in optional, creating=creating
+            name, dict(lengths), optional=name in optional, creating=creating
         )
     if creating:
         schema["default"] = Raw(allow_none=True, metadata={"type": "boolean"})

@@ -130,7 +130,7 @@ def test_fields_of_the_clients(client, pattern):
 def test_sample_of_a_whole_profile():
     """The sample of create-profile."""
     sample = re.search('(?s)```json\n({"profileid": .*?)```', API)[1]
-    assert list(json.loads(sample)) == list(Profile.OBJECT)
+    assert list(json.loads(sample)) == list(Profile.SHOWN)
 
 
 @pytest.mark.parametrize("texts", table(API, "Dates"))
