@@ -218,6 +218,15 @@ def test_a_create_with_a_broken_body(administrator, status, code, rest):
     assert administrator.profiles() == before
 
 
+def test_a_form_in_chunks_is_stored(administrator):
+    before = administrator.profiles()
+    whole = f"{POST.format(administrator)}{CHUNKED}2c\r\n{FORM}\r\n0\r\n\r\n"
+    answer = exchange(administrator.application, whole)
+    assert answer.startswith("HTTP/1.1 201 ")
+    created, *others = administrator.profiles()
+    assert (created["fullName"], others) == ("secret", before)
+
+
 @pytest.fixture
 def reading(serve, make_app, empty_database_url):
     """An administrator of a service, and a connection that gets ``all``."""
