@@ -191,6 +191,13 @@ def new_database(kind, folder):
         execute(mysql_url(), f"DROP DATABASE {name}")
 
 
+@pytest.fixture(params=["sqlite", "mysql"])
+def own_database_url(request, tmp_path):
+    """A database of each test's own, under a name that a module gives it."""
+    with new_database(request.param, tmp_path) as url:
+        yield url
+
+
 @contextmanager
 def user_with(url, rights):
     """The URL of a MySQL database with a user who has only these rights."""

@@ -21,7 +21,7 @@ from service import (
 from werkzeug.test import create_environ
 
 import formats
-from accounts import create_account, delete_account, find_own_account, set_administrator
+from accounts import create_account, delete_account, set_administrator
 from callers import OPERATOR
 from database import db
 from errors import ServiceError
@@ -142,21 +142,6 @@ def test_create_session_refuses_a_duration(administrator, user, duration):
     body = {"duration": duration}
     response = administrator.post(SESSION + user.accountid, json=body)
     assert_error(response, 400, "invalid-duration")
-
-
-@on_mysql
-@pytest.mark.parametrize(
-    "operation",
-    [create_session, end_sessions, delete_account],
-)
-def test_a_transaction_that_has_read_sees_a_promotion(administrator, user, operation):
-    """What it read before is too old to decide for whom an administrator may act."""
-    caller = administrator.caller
-    with pytest.raises(ServiceError, match="^invalid-account$"), db.atomic():
-        assert find_own_account(user.caller, user.accountid)["administrator"] is False
-        promote = partial(set_administrator, OPERATOR, appid=user.appid)
-        at_once(partial(promote, user.accountid))
-        operation(caller, user.accountid)
 
 
 def test_delete_account(administrator, database_url):

@@ -12,8 +12,8 @@ from service import (
     close_connection,
     execute,
     named,
-    new_database,
     on_mysql,
+    own_database_url,
     repeating,
     run_python,
     sign_in,
@@ -28,14 +28,8 @@ NOTHING = {"object": "database", "added": []}
 PHONE = {"object": "database", "added": ["profile.phone"]}
 
 
-@pytest.fixture(params=["sqlite", "mysql"])
-def database_url(request, tmp_path):
-    """A database of each test's own."""
-    with new_database(request.param, tmp_path) as url:
-        yield url
-
-
-target = database_url  # the fixture again: an empty database
+database_url = own_database_url
+target = own_database_url  # the empty database that a copy goes to
 
 
 def drop(url, *columns):

@@ -146,6 +146,15 @@ def test_a_row_that_a_table_refuses_is_500_with_a_traceback(
     assert "second" not in caplog.text
 
 
+def test_an_account_that_a_table_refuses(empty_database_url, make_app):
+    """It is no repeat of a key, so the error is raised."""
+    with make_app(DATABASE_URL=empty_database_url).app_context():
+        create_account(OPERATOR)
+        execute(empty_database_url, "CREATE UNIQUE INDEX one ON account (appid)")
+        with pytest.raises(peewee.IntegrityError):
+            create_account(OPERATOR)
+
+
 def connections(url):
     """The id of each connection to a MySQL database."""
     select = "SELECT id FROM information_schema.processlist WHERE db = %s"

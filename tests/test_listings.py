@@ -464,6 +464,13 @@ def test_all_is_read_in_batches_of_100(administrator, monkeypatch):
         assert part.count(b'"updatedAt"') == [100, 100, 50, 0][count]
 
 
+def test_all_ends_where_the_rest_was_deleted(administrator):
+    rows = fill(Profile, administrator.appid, 101)
+    response = administrator.get(f"{PROFILES}?all=1")
+    Profile.delete().where(Profile.profileid == rows[-1]["profileid"]).execute()
+    assert response.json == rows[:-1]
+
+
 @pytest.mark.parametrize(
     "error, status, code",
     [

@@ -122,7 +122,9 @@ def test_keys_links_and_refusals_pass_the_router(administrator):
     key = {"Idempotency-Key": "of the client"}
     first = administrator.create(named("a"), headers=key)
     assert administrator.create(named("b"), headers=key).json == first.json
-    administrator.create(named("c"))
+    for name in "cd":  # no key is made of the client's own X-Request-Id
+        administrator.create(named(name), headers={"X-Request-Id": "of-the-client"})
+    assert len(administrator.profiles()) == 3
     link = administrator.get(f"{PROFILES}?limit=1").headers["Link"]
     assert link.startswith(f"<{PROFILES}?limit=1&after=prof_")
     assert_error(administrator.create(b"x" * 70_000), 413, "body-too-large")

@@ -5,7 +5,6 @@ import re
 import runpy
 import signal
 import socket
-import sys
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,27 +59,6 @@ def test_the_settings_of_a_start(tmp_path, command, variables, name, value):
     status, log = shown_settings(tmp_path, command.split(), **variables)
     assert status == 0
     assert re.search(f"(?m)^{name} += {re.escape(value)}$", log)
-
-
-PASS_A_SOCKET = """
-import os, socket, sys
-address = "127.0.0.1", int(os.environ.pop("SOCKET_PORT"))
-with socket.create_server(address) as listener:
-    os.dup2(listener.fileno(), 3)
-    os.set_inheritable(3, True)
-    os.environ |= {"LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())}
-    os.execvp(sys.argv[1], sys.argv[1:])
-"""
-
-
-def test_a_socket_that_systemd_passes_replaces_the_port(tmp_path):
-    service = Served(tmp_path, f"sqlite:///{tmp_path}/x.db", PORT="1")
-    service.environment["SOCKET_PORT"] = str(service.port)
-    try:
-        service.start(sys.executable, "-c", PASS_A_SOCKET, *PROCFILE)
-        service.wait_until_up()
-    finally:
-        service.kill()
 
 
 def load_hooks(monkeypatch, **variables):
@@ -238,6 +216,15 @@ def test_a_create_with_a_broken_body(administrator, status, code, rest):
     assert answer.startswith(f"HTTP/1.1 {status} ")
     assert f'"message":"{code}"' in answer
     assert administrator.profiles() == before
+
+
+def test_a_form_in_chunks_is_stored(administrator):
+    before = administrator.profiles()
+    whole = f"{POST.format(administrator)}{CHUNKED}2c\r\n{FORM}\r\n0\r\n\r\n"
+    answer = exchange(administrator.application, whole)
+    assert answer.startswith("HTTP/1.1 201 ")
+    created, *others = administrator.profiles()
+    assert (created["fullName"], others) == ("secret", before)
 
 
 @pytest.fixture
