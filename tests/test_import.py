@@ -1,7 +1,7 @@
 """docs/import_users.py, run by its command on a file of users, twice."""
 
 import pytest
-from service import ROOT, close_connection, named, run_python, stored
+from service import ROOT, close_connection, run_python, stored
 
 from accounts import list_accounts
 from callers import OPERATOR
@@ -62,15 +62,6 @@ def test_each_user_is_imported_once(import_users, app, database_url):
     assert stored(database_url) == before
 
 
-def test_a_user_who_has_an_account_stays_as_it_is(import_users, administrator):
-    headers = {"Idempotency-Key": "u-1"}
-    path = "/api/administrator/create-account"
-    account = administrator.post(path, headers=headers).json
-    done = import_users(HEADER + LINES[2])
-    assert done.stdout == "0 imported, 1 unchanged, 0 refused\n"
-    assert administrator.post(path, headers=headers).json == account
-
-
 @pytest.mark.parametrize("header", ["", "full-name", "id,phone", "id,full-name,id"])
 def test_columns_that_the_service_does_not_have(import_users, user, header):
     done = import_users(f"{header}\n1,2,3\n")
@@ -78,10 +69,3 @@ def test_columns_that_the_service_does_not_have(import_users, user, header):
     assert done.stderr.startswith(
         "The columns must be id and fields, each once, out of"
     )
-
-
-def test_more_users_than_are_stored_in_one_transaction(import_users, app):
-    rows = [",".join([f"u-{n}", *named(f"n{n}").values(), ""]) for n in range(501)]
-    done = import_users(HEADER + "\n".join(rows))
-    assert done.stdout == "501 imported, 0 unchanged, 0 refused\n"
-    assert len(list_accounts(OPERATOR, all=True)) == 501

@@ -69,26 +69,6 @@ def test_each_of_many_updates_at_once_returns_what_it_sent(user, profile):
     assert find_own_profile(user.caller, profile["profileid"]) == newest
 
 
-def test_no_two_updates_at_once_replace_the_same_version(user, profile):
-    """With If-Match, each client reads again until it has stored its name."""
-
-    def update(thread):
-        replaced, path = [], f"{PROFILE}?profileid={profile['profileid']}"
-        for turn in range(10):
-            status = 412
-            while status == 412:
-                tag = user.get(path).headers["ETag"]
-                body, headers = named(f"{thread}.{turn}"), {"If-Match": tag}
-                response = user.update(profile["profileid"], body, headers=headers)
-                status = response.status_code
-            assert status == 200
-            replaced.append(tag)
-        return replaced
-
-    tags = [tag for replaced in at_once(*runs(update)) for tag in replaced]
-    assert len({*tags}) == len(tags) == 40
-
-
 def runs(function):
     """Calls of a function with the number of their thread, for four threads."""
     return [partial(function, thread) for thread in range(4)]
