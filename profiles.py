@@ -69,7 +69,8 @@ def create_profile(
     scope = own_scope(caller, accountid, appid, lock=db.in_transaction())
     values = load_profile(body, user_profile_fields, creating=True)
     default = values.pop("default", None)
-    profileid = identifier_for_key("prof", idempotency_key, *scope.values())
+    own = scope["appid"], scope["accountid"]
+    profileid = identifier_for_key("prof", idempotency_key, *own)
     values |= {"profileid": profileid, **scope}
     if default == "true" or default is True:
         profile = rows.insert_default_profile(values)

@@ -47,7 +47,7 @@ class Text(String):
         text = str.__str__(value)  # the value of an Enum, not its name
         try:
             text.encode()  # fails for a lone surrogate: no database can store it
-            if "\0" in text:  # PostgreSQL couldn't store it, if the data moves there
+            if "\0" in text:  # a copy in PostgreSQL could not store it
                 raise ValueError
             return self.parse(text)
         except ValueError as error:
@@ -77,10 +77,8 @@ def profile_schema(names: Sequence[str] | None = None, *, creating: bool) -> Sch
     Raises ServiceError for an unknown field.
     """
     config = current_app.config
-    required, optional = (
-        config["USER_PROFILE_FIELDS"],
-        config["OPTIONAL_PROFILE_FIELDS"],
-    )
+    required = config["USER_PROFILE_FIELDS"]
+    optional = config["OPTIONAL_PROFILE_FIELDS"]
     if names is not None:
         required, optional = tuple(names), ()
     lengths = tuple(config["PROFILE_LENGTHS"].items())
