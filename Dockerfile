@@ -7,7 +7,7 @@ WORKDIR /srv/profiles
 COPY requirements.txt .
 RUN pip install --no-cache-dir -r requirements.txt
 COPY *.py openapi.json ./
-COPY docs/API.md docs/
+COPY docs/API.md docs/swagger.* docs/
 # A clone that was made with a strict umask has files that only root could read. COPY --chmod needs BuildKit.
 RUN chmod -R a+rX .
 

@@ -9,8 +9,11 @@ from contextlib import closing
 from secrets import token_hex
 from typing import Any
 
+import click
+import orjson
 from flask import Flask, Response, current_app, has_request_context, request
-from flask.json.provider import DefaultJSONProvider
+from flask.cli import FlaskGroup
+from flask.json.provider import JSONProvider
 from flask.logging import has_level_handler, wsgi_errors_stream
 from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import HTTPException, NotFound
@@ -20,7 +23,7 @@ from blueprints import BLUEPRINTS
 from commands import commands
 from database import db, init_database
 from errors import HTTP_CODES, ServiceError, as_line
-from models import Object, create_tables
+from models import create_tables
 from openapi import description, docs
 from outages import OUTAGES, is_outage, log_error, redact
 
@@ -43,7 +46,7 @@ def create_app(overrides: dict[str, Any] | None = None) -> Flask:
     app.config.update(overrides, **checked)
     # One byte more than a body may have: see read_bytes() in body.py.
     app.config["MAX_CONTENT_LENGTH"] = checked["MAXIMUM_POST_DATA_LENGTH"] + 1
-    app.json = ReadableJSON(app)
+    app.json = OrjsonProvider(app)
     app.url_map.merge_slashes = False  # a redirect would repeat the Host header
     logger = logging.getLogger(app.name)
     if not has_level_handler(logger):  # like Flask, add none to a host program's
@@ -57,19 +60,32 @@ def create_app(overrides: dict[str, Any] | None = None) -> Flask:
     for outage in OUTAGES:
         app.register_error_handler(outage, database_error)
     init_database(checked["DATABASE_URL"])
-    try:
-        with closing(db):  # no connection may survive into forked processes
-            create_tables(db)
-    except OUTAGES as error:
-        log_error(logger, error)  # requests get a 503 until the tables can be read
+    if not is_looking_for_command():
+        try:
+            with closing(db):  # no connection may survive into forked processes
+                create_tables(db)
+        except OUTAGES as error:
+            log_error(logger, error)  # requests get a 503 until the tables can be read
     return app
 
 
-class ReadableJSON(DefaultJSONProvider):
-    """JSON with properties in the API's order, and letters as they are."""
+def is_looking_for_command() -> bool:
+    """Return whether ``flask`` loads the app to find a command or to show its help.
 
-    sort_keys = False
-    ensure_ascii = False
+    Help needs no tables, and a command of the service creates them itself.
+    """
+    context = click.get_current_context(silent=True)
+    return context is not None and isinstance(context.command, FlaskGroup)
+
+
+class OrjsonProvider(JSONProvider):
+    """JSON by orjson, with properties in the API's order and letters as they are."""
+
+    def dumps(self, obj: Any, **kwargs: Any) -> str:
+        return orjson.dumps(obj, option=orjson.OPT_APPEND_NEWLINE).decode()
+
+    def loads(self, s: str | bytes, **kwargs: Any) -> Any:
+        return orjson.loads(s)
 
 
 def check_path() -> None:
@@ -91,10 +107,10 @@ def add_headers(response: Response) -> Response:
     return response
 
 
-def service_error(error: ServiceError) -> tuple[Object, int, dict[str, str]]:
+def service_error(error: ServiceError) -> tuple[dict[str, Any], int, dict[str, str]]:
     """Return the error as its JSON body, with the header that its status asks for."""
     request.environ["profiles.code"] = error.code
-    body: Object = {"object": "error", "message": error.code}
+    body: dict[str, Any] = {"object": "error", "message": error.code}
     if error.errors:
         body["errors"] = error.errors
     if error.reason:
@@ -142,8 +158,8 @@ class LogFormatter(logging.Formatter):
         )
 
 
-stream: Any = wsgi_errors_stream  # of the request, or else standard error
-log_handler = logging.StreamHandler(stream)
+# Of the request, or else standard error
+log_handler: logging.StreamHandler[Any] = logging.StreamHandler(wsgi_errors_stream)
 log_handler.setFormatter(LogFormatter())
 
 

@@ -4,14 +4,13 @@ A view has the name of its operation. body.py reads the body.
 """
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote, urlencode
 
-import orjson
 from flask import Blueprint, Response, current_app, request, stream_with_context
 from flask.typing import ResponseReturnValue
-from werkzeug.exceptions import HTTPException
 
 import accounts
 import profiles
@@ -21,13 +20,14 @@ from callers import SessionCaller, find_caller, require_running, resolve_appid
 from errors import ServiceError
 from formats import is_identifier
 from lists import BATCH, Page, walk
-from models import Object, Stored, check_tables
+from models import MODELS, Resource, check_tables
 from outages import is_outage, log_error, redact
+from rows import Created
 
 View = Callable[[], ResponseReturnValue]
 
-# The parameters of lists, of which each list takes some.
-PARAMETERS = "accountid email active limit offset after all".split()
+PAGING = ("all", "limit", "offset", "after")  # parameters that each list has
+SLOW_BODY_SECONDS = 1
 BLUEPRINTS: list[Blueprint] = []
 
 
@@ -66,38 +66,39 @@ def create_profile() -> ResponseReturnValue:
 
 @endpoint("GET", "/api/user/account")
 def find_own_account() -> ResponseReturnValue:
-    return call(accounts.find_own_account, "accountid")
+    return call_operation(accounts.find_own_account, "accountid")
 
 
 @endpoint("GET", "/api/user/profile")
 def find_own_profile() -> ResponseReturnValue:
-    profile = call(profiles.find_own_profile, "profileid")
+    profile = call_operation(profiles.find_own_profile, "profileid")
     return profile, entity_tag(profile)
 
 
 @endpoint("GET", "/api/user/profiles")
 def list_own_profiles() -> ResponseReturnValue:
-    return send_list(profiles.list_own_profiles)
+    return send_list(profiles.list_own_profiles, "accountid")
 
 
 @endpoint("GET", "/api/user/sessions")
 def list_own_sessions() -> ResponseReturnValue:
-    return send_list(sessions.list_own_sessions)
+    return send_list(sessions.list_own_sessions, "accountid", "active")
 
 
 @endpoint("PATCH", "/api/user/set-default-profile")
 def set_default_profile() -> ResponseReturnValue:
-    return call(profiles.set_default_profile, "profileid")
+    return call_operation(profiles.set_default_profile, "profileid")
 
 
 @endpoint("DELETE", "/api/user/delete-profile")
 def delete_profile() -> ResponseReturnValue:
-    return call(profiles.delete_profile, "profileid")
+    return call_operation(profiles.delete_profile, "profileid")
 
 
 @endpoint("PATCH", "/api/user/end-session")
 def end_session() -> ResponseReturnValue:
     caller = read_caller()
+    refuse_unknown_parameters("sessionid")
     # Without a sessionid, the session of the token that was sent.
     sessionid = request.args.get("sessionid") or caller.sessionid
     return sessions.end_session(caller, sessionid, appid=caller.appid)
@@ -105,17 +106,17 @@ def end_session() -> ResponseReturnValue:
 
 @endpoint("GET", "/api/administrator/sessions")
 def list_sessions() -> ResponseReturnValue:
-    return send_list(sessions.list_sessions)
+    return send_list(sessions.list_sessions, "accountid", "active")
 
 
 @endpoint("GET", "/api/administrator/profiles")
 def list_profiles() -> ResponseReturnValue:
-    return send_list(profiles.list_profiles)
+    return send_list(profiles.list_profiles, "accountid", "email")
 
 
 @endpoint("GET", "/api/administrator/accounts")
 def list_accounts() -> ResponseReturnValue:
-    return send_list(accounts.list_accounts)
+    return send_list(accounts.list_accounts, "accountid")
 
 
 @endpoint("POST", "/api/administrator/create-account")
@@ -130,22 +131,21 @@ def create_account() -> ResponseReturnValue:
 @endpoint("POST", "/api/administrator/create-session")
 def create_session() -> ResponseReturnValue:
     caller, body = read_caller_and_body()
+    accountid, duration = request.args.get("accountid"), body.get("duration")
     session = sessions.create_session(
-        caller, read_target(caller), appid=caller.appid, duration=body.get("duration")
+        caller, accountid, appid=caller.appid, duration=duration
     )
     return session, 201
 
 
 @endpoint("PATCH", "/api/administrator/end-sessions")
 def end_sessions() -> ResponseReturnValue:
-    caller = read_caller()
-    return sessions.end_sessions(caller, read_target(caller), appid=caller.appid)
+    return call_operation(sessions.end_sessions, "accountid")
 
 
 @endpoint("DELETE", "/api/administrator/delete-account")
 def delete_account() -> ResponseReturnValue:
-    caller = read_caller()
-    return accounts.delete_account(caller, read_target(caller), appid=caller.appid)
+    return call_operation(accounts.delete_account, "accountid")
 
 
 HEALTHY = {"object": "health", "status": "ok"}
@@ -167,6 +167,10 @@ def read_caller() -> SessionCaller:
     environ = request.environ  # gunicorn.conf.py logs the names that are set here
     appid = resolve_appid(request.headers.get("X-Appid"))
     environ["profiles.appid"] = appid
+    for model in MODELS:
+        identifier = request.args.get(model.KEY)
+        if is_identifier(model.PREFIX, identifier):
+            environ["profiles.target"] = identifier
     caller = find_caller(request.headers.get("Authorization"), appid)
     if caller:
         environ["profiles.account"] = caller.accountid
@@ -177,30 +181,29 @@ def read_caller() -> SessionCaller:
 def read_caller_and_body() -> tuple[SessionCaller, dict[str, Any]]:
     """Return the caller and the body of the request.
 
-    The body is received before the token is looked up, because the token may be ended
-    while a body trickles in. What is wrong with the caller is reported first. Raises
-    what read_caller() and read_body() raise.
+    The token is looked up first, so that nobody without one makes a thread wait for a
+    body. Raises what read_caller() and read_body() raise.
     """
-    try:
-        body = read_body()
-    except (ServiceError, HTTPException):
-        read_caller()
-        raise
-    return read_caller(), body
+    caller = read_caller()
+    began = time.monotonic()
+    body = read_body()
+    if time.monotonic() - began > SLOW_BODY_SECONDS:
+        caller = read_caller()  # the session may have been ended meanwhile
+    return caller, body
 
 
-def call(operation: Callable[..., Object], parameter: str) -> Object:
+def call_operation(operation: Callable[..., Resource], parameter: str) -> Resource:
     """Return what an operation returns for the caller and a parameter of the query."""
     caller = read_caller()
     return operation(caller, request.args.get(parameter), appid=caller.appid)
 
 
-def read_target(caller: SessionCaller) -> str | None:
-    """Return the accountid that the request names; log it for an administrator."""
-    accountid = request.args.get("accountid")
-    if caller.administrator and is_identifier("acct", accountid):
-        request.environ["profiles.target"] = accountid
-    return accountid
+def refuse_unknown_parameters(*names: str) -> None:
+    """Raise invalid-parameter if the query has another parameter than these."""
+    unknown = request.args.keys() - set(names)
+    if unknown:
+        errors = dict.fromkeys(sorted(unknown), "invalid-parameter")
+        raise ServiceError("invalid-parameter", errors=errors)
 
 
 def read_if_match() -> list[str] | None:
@@ -215,64 +218,69 @@ def read_if_match() -> list[str] | None:
     return [tag[1:-1] for tag in tags if re.fullmatch('"[^"]*"', tag)]
 
 
-def entity_tag(profile: Object) -> dict[str, str]:
+def entity_tag(profile: Resource) -> dict[str, str]:
     """Return the header that If-Match is compared with."""
     return {"ETag": f'"{profile["updatedAt"]}"'}
 
 
-def creation_status(stored: Stored) -> int:
+def creation_status(created: Created) -> int:
     """Return 201, or 200 if an earlier request with the same key has stored it."""
-    return 201 if stored.is_new else 200
+    return 201 if created.is_new else 200
 
 
-def send_list(operation: Callable[..., Page | None]) -> Response:
-    """Return a page of what an operation lists or, with ``all``, all of it."""
+def send_list(
+    operation: Callable[..., Page | None], *filters: str
+) -> ResponseReturnValue:
+    """Return a page of what an operation lists or, with ``all``, all of it.
+
+    ``filters``: the parameters that the list has beside PAGING.
+    """
     caller = read_caller()
-    arguments: dict[str, Any] = {"accountid": None}
-    for name, value in request.args.items():
-        # No list has a parameter "unknown", so the operation refuses it.
-        arguments[name if name in PARAMETERS else "unknown"] = value
-    for name in ("limit", "offset"):
-        arguments[name] = arguments.get(name) or None
-    if arguments.pop("all", None):
-        arguments |= {"limit": BATCH, "offset": None}
-        page = operation(caller, appid=caller.appid, **arguments)
+    refuse_unknown_parameters(*filters, *PAGING)
+    query: dict[str, Any] = {name: request.args.get(name) for name in filters}
+    query["after"] = request.args.get("after")
+    if request.args.get("all"):
+        page = operation(caller, appid=caller.appid, limit=BATCH, **query)
         chunks = stream_with_context(json_chunks(page))
         return Response(chunks, mimetype="application/json")
-    page = operation(caller, appid=caller.appid, **arguments)
-    response = Response(orjson.dumps(page) + b"\n", mimetype="application/json")
-    if page and page.has_more:
-        response.headers["Link"] = link_after(page[-1][page.listing.model.KEY])
+    for name in ("limit", "offset"):
+        query[name] = request.args.get(name) or None  # an empty one counts as not given
+    page = operation(caller, appid=caller.appid, **query)
+    response = current_app.json.response(page)
+    if page and page.rest:
+        response.headers["Link"] = link_after(page[-1][page.rest.model.KEY])
     return response
 
 
-def json_chunks(page: Page | None) -> Iterator[bytes]:
+def json_chunks(page: Page | None) -> Iterator[str]:
     """Yield the JSON of a page and all that follow it, page by page.
 
     An error can no longer become a response, so it is logged here.
     """
     if not page:
-        yield b"null\n"
+        yield current_app.json.dumps(None)
         return
-    separator = b"["
+    separator = "["
     try:
-        for objects in walk(page):
-            yield separator + orjson.dumps(objects)[1:-1]  # without its brackets
-            separator = b","
+        for resources in walk(page):
+            array = current_app.json.dumps(resources).rstrip()
+            yield separator + array[1:-1]  # without its brackets
+            separator = ","
     except Exception as error:
         code = "database-unavailable" if is_outage(error) else "internal-error"
         request.environ["profiles.code"] = code
         log_error(current_app.logger, error)
         raise redact(error) from None  # the server cuts the connection
-    yield b"]\n"
+    yield "]\n"
 
 
 def link_after(identifier: str) -> str:
     """Return the header that points to the page after the row with this identifier."""
-    parameters = {}
-    for name in ("accountid", "email", "active", "limit"):
-        if value := request.args.get(name):
-            parameters[name] = value
+    parameters = {
+        name: value
+        for name, value in request.args.items()
+        if value and name not in ("offset", "after")
+    }
     parameters["after"] = identifier
     # A prefix is a host program's, or one that a proxy has stripped. Clients can send
     # this header, too, but it changes nothing except their own Link.

@@ -3,16 +3,16 @@
 import re
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Protocol
 
 import peewee
 from flask import current_app
 
 import rows
-from database import run
+from database import built_once
 from errors import ServiceError
 from formats import APPID, is_identifier, matches
-from models import Account, BaseModel, Object, Session, current_timestamp
+from models import Account, ModelType, Row, Session, current_timestamp
 
 
 class Caller(Protocol):
@@ -21,11 +21,14 @@ class Caller(Protocol):
     If it has an ``appid``, too, it has rights in that application alone.
     """
 
-    accountid: Any
-    administrator: bool
+    @property
+    def accountid(self) -> str | None: ...
+
+    @property
+    def administrator(self) -> bool: ...
 
 
-@dataclass
+@dataclass(frozen=True)
 class SessionCaller:
     """The account whose token a request has, and the session of the token."""
 
@@ -33,7 +36,7 @@ class SessionCaller:
     administrator: bool
     appid: str
     sessionid: str
-    reason: str | None  # why the session is not running: ended or expired
+    reason: str | None  # why the session is over: ended or expired
 
 
 class Operator:
@@ -52,7 +55,7 @@ def find_caller(authorization: str | None, appid: str) -> SessionCaller | None:
     if not bearer:
         return None
     token_hash = sha256(bearer[1].encode()).hexdigest()
-    row = run(select_by_token, appid=appid, token_hash=token_hash).fetchone()
+    row = select_by_token(appid=appid, token_hash=token_hash).fetchone()
     if not row:
         return None
     accountid, administrator, sessionid, expires_at, ended_at = row
@@ -66,12 +69,15 @@ def find_caller(authorization: str | None, appid: str) -> SessionCaller | None:
 
 def require_running(caller: SessionCaller | None) -> SessionCaller:
     """Return a caller whose session is running. Raises sign-in-required."""
-    if caller and not caller.reason:
-        return caller
-    raise ServiceError("sign-in-required", reason=caller.reason if caller else None)
+    if not caller:
+        raise ServiceError("sign-in-required")
+    if caller.reason:
+        raise ServiceError("sign-in-required", reason=caller.reason)
+    return caller
 
 
-def select_by_token(*, appid: Any, token_hash: Any) -> peewee.Query:
+@built_once
+def select_by_token(*, appid: str, token_hash: str) -> peewee.Query:
     """Select a session with its account."""
     same_account = Account.accountid == Session.accountid
     same_account &= Account.appid == Session.appid
@@ -89,10 +95,7 @@ def select_by_token(*, appid: Any, token_hash: Any) -> peewee.Query:
 
 
 def resolve_appid(appid: str | None) -> str:
-    """Return the application of a call, by default the service's own.
-
-    Raises invalid-appid.
-    """
+    """Return a call's application, by default the service's. Raises invalid-appid."""
     if appid is None:
         return current_app.config["APPID"]
     if not matches(APPID, appid):
@@ -111,7 +114,7 @@ def is_operator(caller: Caller) -> bool:
 
 
 def require_operator(caller: Caller, appid: str | None = None) -> str:
-    """Return the application of a call, if the caller is the operator.
+    """Return a call's application, if the caller is the operator.
 
     Raises administrator-required or invalid-appid.
     """
@@ -121,7 +124,7 @@ def require_operator(caller: Caller, appid: str | None = None) -> str:
 
 
 def require_administrator(caller: Caller, appid: str | None) -> str:
-    """Return the application of a call, if the caller is an administrator of it.
+    """Return a call's application, if the caller is an administrator of it.
 
     Raises administrator-required or invalid-appid.
     """
@@ -131,62 +134,61 @@ def require_administrator(caller: Caller, appid: str | None) -> str:
     return appid
 
 
-def lock_target(caller: Caller, accountid: Any, appid: str) -> Object:
+def lock_target(caller: Caller, accountid: str | None, appid: str) -> Row:
     """Lock the account for which an administrator acts; return it as it is committed.
 
     Only the operator acts for an administrator, and the lock keeps the account from
     becoming one meanwhile. Raises invalid-accountid or invalid-account.
     """
-    account = rows.get_object(Account, accountid, appid, lock=True)
+    account = rows.get_row(Account, accountid, appid, lock=True)
     if account["administrator"] and not is_operator(caller):
         raise ServiceError("invalid-account")
     return account
 
 
 def get_accessible(
-    model: type[BaseModel],
+    model: ModelType,
     caller: Caller,
-    identifier: Any,
+    identifier: str | None,
     appid: str | None,
     *,
     lock: bool = False,
-) -> Object:
+) -> Row:
     """Return a row of the caller's own account; the operator may access every row.
 
-    ``lock`` as in get_object(). Raises what that raises, invalid-account or
-    invalid-appid.
+    ``lock`` as in get_row(). Raises what that raises, invalid-account or invalid-appid.
     """
     appid = resolve_appid(appid)
-    row = rows.get_object(model, identifier, appid, lock=lock)
+    row = rows.get_row(model, identifier, appid, lock=lock)
     if not is_own(caller, row) and not is_operator(caller):
         raise ServiceError("invalid-account")
     return row
 
 
-def is_own(caller: Caller, row: Object) -> bool:
+def is_own(caller: Caller, row: Row) -> bool:
     """Return whether a row is of the caller's own account."""
     return row["accountid"] == caller.accountid and belongs_to(caller, row["appid"])
 
 
 def own_scope(
-    caller: Caller, accountid: Any, appid: str | None, *, lock: bool = False
+    caller: Caller, accountid: str | None, appid: str | None
 ) -> dict[str, str]:
     """Return the scope of the rows of the caller's own account.
 
-    ``lock`` as in get_object(). Raises invalid-accountid, invalid-account or
-    invalid-appid.
+    That a caller's own account exists isn't checked here: without it, lists are empty,
+    and rows.insert() raises invalid-accountid. Raises what get_accessible() raises.
     """
-    scope = {"appid": resolve_appid(appid), "accountid": accountid}
-    # The account of a token was just read with it.
-    if not isinstance(caller, SessionCaller) or not is_own(caller, scope):
-        get_accessible(Account, caller, accountid, appid, lock=lock)
+    scope = {"appid": resolve_appid(appid), "accountid": accountid or ""}
+    if not is_own(caller, scope):
+        # Locked, because a transaction of the caller's own may read older rows.
+        get_accessible(Account, caller, accountid, appid, lock=True)
     return scope
 
 
 def administrator_scope(
-    caller: Caller, accountid: Any, appid: str | None
+    caller: Caller, accountid: str | None, appid: str | None
 ) -> dict[str, str]:
-    """Return the scope of a list of an application, or of one of its accounts.
+    """Return the scope of an administrator's list: an application, or one account.
 
     Raises administrator-required or invalid-appid.
     """

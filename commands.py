@@ -5,24 +5,31 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import click
-import peewee
 from flask import Blueprint, current_app
 
 import accounts
 import profiles
 import sessions
-from accounts import ADMINISTRATOR_DURATION
 from callers import OPERATOR, resolve_appid
-from database import ENGINES, db, select_batches
+from database import ENGINES, Engine, SQLite, db, select_batches
 from database_url import parse_database_url
 from errors import ServiceError, SettingError
 from formats import APPID, MAX_INT32, identifier_for_key
-from models import MODELS, Object, add_missing, check_tables, create_tables
+from import_users import ColumnsError, import_users
+from models import (
+    MODELS,
+    ModelType,
+    Resource,
+    add_missing,
+    check_tables,
+    create_tables,
+)
 from outages import OUTAGES, describe_error, is_outage, log_error
-from sessions import DEFAULT_DURATION
+from sessions import DEFAULT_DURATION, MAXIMUM_DURATION
 from validators import example_body
 
 PEOPLE = (
@@ -49,6 +56,7 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> None:
         db.connect_params.update(db.unlimited)
         try:
+            create_database()
             result = super().invoke(ctx)
         except ServiceError as error:
             message = f"{error.code}: {EXPLANATIONS.get(error.code, 'refused')}"
@@ -58,6 +66,16 @@ class Command(click.Command):
         if result:
             # As bytes, so that it is UTF-8 whatever the locale is.
             click.echo(json.dumps(result, ensure_ascii=False).encode())
+            if result.get("refused"):  # by an import
+                ctx.exit(1)
+
+
+def create_database() -> None:
+    """Create the missing tables. Report a new file: the wrong one may be configured."""
+    is_new = isinstance(db.obj, SQLite) and not Path(db.database).exists()
+    create_tables(db)
+    if is_new:
+        click.echo(f"Created a new database, {db.database}", err=True)
 
 
 def report(error: Exception) -> str:
@@ -100,7 +118,7 @@ key_option = click.option(
 @key_option
 def create_account_command(
     appid: str | None, administrator: bool, key: str | None
-) -> Object:
+) -> Resource:
     """Create an account and print it.
 
     With --key, it is the account that create-account returns to your product for this
@@ -123,7 +141,7 @@ def create_account_command(
 @appid_option
 def show_account_command(
     accountid: str | None, key: str | None, appid: str | None
-) -> Object:
+) -> Resource:
     """Print an account, its profiles and its sessions.
 
     Give either the ACCOUNTID or, as --key, your product's id for the user. Profiles and
@@ -145,7 +163,9 @@ def show_account_command(
 @accountid_argument
 @appid_option
 @duration_option(DEFAULT_DURATION)
-def create_session_command(accountid: str, appid: str | None, duration: int) -> Object:
+def create_session_command(
+    accountid: str, appid: str | None, duration: int
+) -> Resource:
     """Create a session and print it with its token.
 
     Store the token, because it won't be shown again. Whoever has it can act for the
@@ -158,8 +178,8 @@ def create_session_command(accountid: str, appid: str | None, duration: int) -> 
 
 @command()
 @appid_option
-@duration_option(ADMINISTRATOR_DURATION)
-def create_administrator_command(appid: str | None, duration: int) -> Object:
+@duration_option(MAXIMUM_DURATION)
+def create_administrator_command(appid: str | None, duration: int) -> Resource:
     """Create an administrator and print its first token.
 
     The token is part of a session. Store it, because it won't be shown again. If you
@@ -172,7 +192,7 @@ def create_administrator_command(appid: str | None, duration: int) -> Object:
 
 @command()
 @appid_option
-def list_administrators_command(appid: str | None) -> Object:
+def list_administrators_command(appid: str | None) -> Resource:
     """Print the accounts that are administrators.
 
     Example: flask list-administrators
@@ -183,7 +203,7 @@ def list_administrators_command(appid: str | None) -> Object:
 @command()
 @click.argument("email")
 @appid_option
-def find_accounts_command(email: str, appid: str | None) -> Object:
+def find_accounts_command(email: str, appid: str | None) -> Resource:
     """Find accounts by e-mail address.
 
     Prints each account with those of its profiles that have the address; the profiles
@@ -199,7 +219,7 @@ def find_accounts_command(email: str, appid: str | None) -> Object:
 @accountid_argument
 @appid_option
 @click.option("--off", is_flag=True, help="Make it an ordinary account again.")
-def set_administrator_command(accountid: str, appid: str | None, off: bool) -> Object:
+def set_administrator_command(accountid: str, appid: str | None, off: bool) -> Resource:
     """Make an account an administrator and print it.
 
     This ends its sessions, so create a new one afterwards with flask create-session.
@@ -212,7 +232,7 @@ def set_administrator_command(accountid: str, appid: str | None, off: bool) -> O
 @command()
 @click.argument("sessionid")
 @appid_option
-def end_session_command(sessionid: str, appid: str | None) -> Object:
+def end_session_command(sessionid: str, appid: str | None) -> Resource:
     """End a session and print it.
 
     Its token is refused from then on. Ending it again changes nothing.
@@ -230,7 +250,7 @@ def end_session_command(sessionid: str, appid: str | None) -> Object:
 @appid_option
 def end_sessions_command(
     accountid: str | None, everybody: bool, appid: str | None
-) -> Object:
+) -> Resource:
     """End all sessions of an account, or of all ordinary accounts.
 
     Give either the ACCOUNTID or --all. Prints how many were running. This signs a user
@@ -248,7 +268,7 @@ def end_sessions_command(
 @command()
 @accountid_argument
 @appid_option
-def delete_account_command(accountid: str, appid: str | None) -> Object:
+def delete_account_command(accountid: str, appid: str | None) -> Resource:
     """Delete an account, its profiles and its sessions.
 
     Prints how many profiles and sessions there were. To delete an administrator, first
@@ -267,7 +287,7 @@ def delete_account_command(accountid: str, appid: str | None) -> Object:
     show_default=True,
     help="Keep the sessions that ended or expired in the last DAYS days.",
 )
-def purge_sessions_command(days: int) -> Object:
+def purge_sessions_command(days: int) -> Resource:
     """Delete old sessions and print how many.
 
     A session is old if it ended or expired at least DAYS days ago. Run this daily.
@@ -278,7 +298,7 @@ def purge_sessions_command(days: int) -> Object:
 
 
 @command()
-def init_db_command() -> Object:
+def init_db_command() -> Resource:
     """Create missing tables, nullable columns and indexes.
 
     Prints the columns that it added, and fails if another column is missing. You can
@@ -286,15 +306,14 @@ def init_db_command() -> Object:
 
     Example: flask init-db
     """
-    create_tables(db)
-    added = add_missing(db)
+    added = add_missing(db)  # tables were created before
     check_tables()
     return {"object": "database", "added": added}
 
 
 @command()
 @click.argument("database_url", envvar="TARGET_DATABASE_URL")
-def copy_database_command(database_url: str) -> Object:
+def copy_database_command(database_url: str) -> Resource:
     """Copy the configured database into an empty one. If that fails, copy nothing.
 
     The service can keep running, because the rows are copied as of one moment. If there
@@ -307,7 +326,7 @@ def copy_database_command(database_url: str) -> Object:
         url = parse_database_url(database_url)
     except SettingError as error:
         raise click.ClickException(f"the target {error.message}") from None
-    target: Any = ENGINES[url.engine](url)
+    target = ENGINES[url.engine](url)
     target.connect_params.update(target.unlimited)
     total = sum(model.select().count() for model in MODELS)
     bar = click.progressbar(
@@ -323,14 +342,15 @@ def copy_database_command(database_url: str) -> Object:
             add_missing(target)  # an older version may have created the tables
             copy_rows(target, bar)
             counts = {
-                f"{model.TABLE}s": model.select().count(target) for model in MODELS
+                f"{model._meta.table_name}s": model.select().count(target)
+                for model in MODELS
             }
     except OUTAGES as error:
         raise click.ClickException(f"the target: {describe_error(error)}") from None
     return {"object": "copy", **counts}
 
 
-def copy_rows(target: Any, bar: Any) -> None:
+def copy_rows(target: Engine, bar: Any) -> None:
     """Copy all rows of one moment, or none, into a target without rows."""
     with target.atomic():
         if any(model.select().exists(target) for model in MODELS):
@@ -340,7 +360,7 @@ def copy_rows(target: Any, bar: Any) -> None:
             bar.update(len(rows))
 
 
-def read_rows() -> Iterator[tuple[Any, list[tuple[Any, ...]]]]:
+def read_rows() -> Iterator[tuple[ModelType, list[tuple[Any, ...]]]]:
     """Yield models, each with rows of its table, until all rows of one moment are read.
 
     Raises ClickException if the source fails. The error is caught here, because
@@ -356,9 +376,7 @@ def read_rows() -> Iterator[tuple[Any, list[tuple[Any, ...]]]]:
         raise click.ClickException(report(error)) from None
 
 
-def insert_rows(
-    target: peewee.Database, model: Any, rows: list[tuple[Any, ...]]
-) -> None:
+def insert_rows(target: Engine, model: ModelType, rows: list[tuple[Any, ...]]) -> None:
     """Insert rows, which are tuples in the order of the model's fields.
 
     The driver's executemany() is faster than Peewee's insert_many(), and PyMySQL's
@@ -368,6 +386,37 @@ def insert_rows(
     insertion = model.insert(dict.fromkeys(model._meta.sorted_field_names))
     sql, _ = target.get_sql_context().parse(insertion)
     target.cursor().executemany(sql, rows)
+
+
+@command()
+@click.argument("file", type=click.Path(allow_dash=True), required=False)
+@appid_option
+def import_users_command(file: str | None, appid: str | None) -> Resource:
+    """Import users from a CSV file, or from standard input if FILE is "-".
+
+    The first line names the columns: id, which is your product's id for the user, and
+    configured fields. Each user gets an account and a default profile. A user who has
+    an account is left unchanged, so you can safely repeat the import.
+
+    Prints how many were imported, and a line on standard error for each user who is
+    refused; the exit status is then 1. At a broken line the import stops; the users
+    before it stay imported.
+
+    Example: flask import-users users.csv
+    """
+    if file is None:
+        raise click.ClickException('name a FILE, or "-" for standard input')
+    counts = {"imported": 0, "unchanged": 0, "refused": 0}
+    try:
+        with click.open_file(file, "rb") as stream:
+            for line, result in import_users(stream, appid):
+                if result not in counts:
+                    click.echo(f"line {line}: {result}", err=True)
+                    result = "refused"
+                counts[result] += 1
+    except (OSError, ColumnsError) as error:
+        raise click.ClickException(str(error)) from None
+    return {"object": "import", **counts}
 
 
 @command()
@@ -382,7 +431,7 @@ def demo_command() -> None:
     for person in PEOPLE:  # the lines below are for the last one
         body = example_body(person)
         owner = accounts.create_account(OPERATOR)["accountid"]
-        profileid = profiles.create_profile(OPERATOR, owner, body)["profileid"]
+        profile = profiles.create_profile(OPERATOR, owner, body | {"default": "true"})
     user_session = sessions.create_session(OPERATOR, owner)
     administrator_session = accounts.create_administrator(
         OPERATOR, duration=DEFAULT_DURATION
@@ -398,7 +447,7 @@ page in a browser: click Authorize, and paste the tokens of the administrator an
 {url}/
 
 # as the user: update-profile with the same values, and create-profile
-curl -X PATCH {user} {form} '{url}/api/user/update-profile?profileid={profileid}'
+curl -X PATCH {user} {form} '{url}/api/user/update-profile?profileid={profile["profileid"]}'
 curl -X POST {user} {form} -d default=true '{url}/api/user/create-profile?accountid={owner}'
 
 # as the administrator: sessions, profiles

@@ -2,12 +2,13 @@
 
 import os
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from database_url import parse_database_url
 from errors import SettingError
 from formats import APPID, MAX_INT32
-from validators import PROFILE_FIELDS
+from validators import PROFILE_FIELDS, is_own_field
 
 # For each field whose length has bounds, what its MINIMUM_ and MAXIMUM_ settings share:
 # PROFILE_FULL_NAME_LENGTH for full-name.
@@ -29,7 +30,7 @@ NUMBERS = {  # each setting's minimum value, its maximum, and its default
 REQUIRED_FIELDS = ("contact-email", "full-name")  # by default
 
 
-def load(variables: dict[str, Any]) -> dict[str, Any]:
+def load(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Return the checked settings. Raises SettingError.
 
     An empty variable counts as not set. Spaces around a value are ignored.
@@ -48,9 +49,10 @@ def load(variables: dict[str, Any]) -> dict[str, Any]:
             raise SettingError(name, value, reason)
         checked[name] = int(value)
     checked["PROFILE_LENGTHS"] = checked_lengths(checked)
-    checked["APPID"] = appid = values.get("APPID", "default")
+    appid = values.get("APPID", "default")
     if not re.fullmatch(APPID, appid):
         raise SettingError("APPID", appid, f"must match {APPID}")
+    checked["APPID"] = appid
     url = values.get("DATABASE_URL", "sqlite:///profiles.db")
     checked["DATABASE_URL"] = parse_database_url(url)
     return checked | checked_fields(values)
@@ -90,7 +92,11 @@ def split_names(
     if variable not in values:
         return default
     names = tuple(map(str.strip, values[variable].split(",")))
-    if len(PROFILE_FIELDS.keys() & names) < len(names):  # one is unknown or repeated
-        reason = f"must list each field once, out of {', '.join(PROFILE_FIELDS)}"
+    is_known = all(name in PROFILE_FIELDS or is_own_field(name) for name in names)
+    if not is_known or len(set(names)) < len(names):
+        reason = (
+            f"must list each field once, out of {', '.join(PROFILE_FIELDS)}, "
+            "and fields of your own, such as x-postal-address"
+        )
         raise SettingError(variable, values[variable], reason)
     return names

@@ -11,7 +11,6 @@ Any other outage is raised, and the response to a request is 503.
 """
 
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -26,6 +25,7 @@ from playhouse.shortcuts import ReconnectMixin
 
 from database_url import DatabaseURL
 from outages import OUTAGES, find_conflict
+from outages import is_outage as is_outage  # for programs that import it from here
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -33,6 +33,7 @@ T = TypeVar("T")
 LOCK_SECONDS = 4
 STATEMENT_SECONDS = 9  # when a MySQL server ends a statement: before CLIENT_SECONDS
 CLIENT_SECONDS = 10  # how long a thread waits for a MySQL server
+PLUGIN_CANNOT_LOAD = 2059  # MySQL's error number
 # Pin the session settings that our results depend on. wait_timeout: the server closes
 # a connection after an idle minute, before a firewall silently drops it.
 SESSION_SETTINGS = f"""SET SESSION
@@ -75,11 +76,11 @@ class SQLite(peewee.SqliteDatabase):
             Path(self.database).touch(0o600)  # create it private to the owner
         return super().connect(reuse_if_open)
 
-    def force_index(self, model: Any, index: str) -> Any:
+    def force_index(self, model: type[peewee.Model], index: str) -> Any:
         """Return what to select from: SQLite itself chooses the right index."""
         return model
 
-    def ignore_case(self, column: Any) -> Any:
+    def ignore_case(self, column: peewee.Field) -> peewee.Node:
         """Return a column that is compared without the case of ASCII letters."""
         return column.collate("NOCASE")
 
@@ -162,24 +163,27 @@ class MySQL(ReconnectMixin, peewee.MySQLDatabase):
             },
             **url.server,
         )
-        self.opened = local()  # for each thread, the connection that connect() opened
+        self.thread = local()
 
     def connect(self, reuse_if_open: bool = False) -> bool:
-        """Connect, but not under Peewee's lock.
+        """Connect before Peewee calls _connect(), which it does under a lock.
 
-        Otherwise, when a server hangs, each thread would wait for those before it.
+        So threads connect side by side: when a server hangs, each would otherwise wait
+        for the time limits of all threads before it.
         """
         if self.is_closed():
             try:
-                self.opened.connection = super()._connect()
-            except pymysql.Error as error:  # Peewee translates what _connect() raises
+                self.thread.connection = super()._connect()
+            except pymysql.Error as error:
                 raise peewee.OperationalError(error, *error.args) from error
+            except RuntimeError as error:  # a login plugin needs another package
+                raise peewee.OperationalError(PLUGIN_CANNOT_LOAD, str(error)) from error
         return super().connect(reuse_if_open)
 
     def _connect(self) -> Any:
-        return self.opened.connection
+        return self.thread.connection
 
-    def force_index(self, model: Any, index: str) -> Any:
+    def force_index(self, model: type[peewee.Model], index: str) -> Any:
         """Return a table to select from by this index.
 
         Without the hint, MariaDB reads "appid = ? AND id < ?" by the application alone
@@ -188,12 +192,13 @@ class MySQL(ReconnectMixin, peewee.MySQLDatabase):
         """
         return peewee.NodeList((model, peewee.SQL(f"FORCE INDEX ({index})")))
 
-    def ignore_case(self, column: Any) -> Any:
+    def ignore_case(self, column: peewee.Field) -> peewee.Node:
         """Return the column itself: its collation ignores case, and also accents."""
         return column
 
 
-ENGINES = {"sqlite": SQLite, "mysql": MySQL}
+Engine = SQLite | MySQL
+ENGINES: dict[str, type[Engine]] = {"sqlite": SQLite, "mysql": MySQL}
 
 
 def init_database(url: DatabaseURL) -> None:
@@ -201,30 +206,38 @@ def init_database(url: DatabaseURL) -> None:
     db.initialize(ENGINES[url.engine](url))
 
 
-def run(builder: Callable[..., Any], *args: Any, **values: Any) -> Any:
-    """Execute the query that a builder returns for these values; return the cursor.
+def built_once(builder: Callable[P, peewee.Query]) -> Callable[P, Any]:
+    """Decorate a function that returns a query: execute the query, return its cursor.
 
     Peewee takes 335 µs to build and execute a query that takes 13 once it is built. So
-    each is built once, with a placeholder for each keyword argument.
+    a query is built with placeholders for the keyword arguments, once for each choice
+    of positional arguments and of keywords.
     """
-    sql, names = build(db.obj.__class__, builder, args, tuple(values))
-    return db.execute_sql(sql, [values[name] for name in names])
+
+    @wraps(builder)
+    def execute(*args: P.args, **values: P.kwargs) -> Any:
+        sql, names = build(builder, db.obj.__class__, args, tuple(values))
+        return db.execute_sql(sql, [values[name] for name in names])
+
+    return execute
 
 
 @cache
 def build(
-    engine: type, builder: Callable[..., Any], args: Any, names: tuple[str, ...]
+    builder: Callable[..., peewee.Query],
+    engine: type[peewee.Database],
+    args: tuple[Any, ...],
+    names: tuple[str, ...],
 ) -> tuple[str, list[str]]:
-    """Return the SQL of a query, and the name of the value of each parameter.
+    """Return a query's SQL for an engine, and the name of each parameter's value.
 
-    Raises TypeError if the builder has a value of its own, leaves one of these out, or
-    calls in_() with one.
+    Raises TypeError if the query has a value that is not one of the arguments.
     """
     placeholders = {name: peewee.Value(name, converter=False) for name in names}
-    sql, used = builder(*args, **placeholders).sql()
-    if set(used) != set(names) or f" IN {db.param}" in sql:
-        raise TypeError(f"{builder.__name__}() needs one value for each of {names}")
-    return sql, used
+    sql, used_names = builder(*args, **placeholders).sql()
+    if set(used_names) != set(names):
+        raise TypeError(f"the values of {builder.__name__}() must be its arguments")
+    return sql, used_names
 
 
 def retry_on_conflict(function: Callable[P, T]) -> Callable[P, T]:
@@ -237,18 +250,16 @@ def retry_on_conflict(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
-        # An error that the caller is already handling is no conflict of this call.
-        earlier = sys.exception()
         deadline = time.monotonic() + LOCK_SECONDS
         while True:
             try:
                 return function(*args, **kwargs)
             except OUTAGES as error:
-                conflict = find_conflict(error, earlier)
+                conflict = find_conflict(error)
                 if not conflict:
                     raise
                 if db.in_transaction() or time.monotonic() > deadline:
-                    raise conflict from None  # not of the rollback that failed
+                    raise conflict from None
             time.sleep(random.uniform(0.005, 0.01))
 
     return wrapper
@@ -259,7 +270,9 @@ def transaction(function: Callable[P, T]) -> Callable[P, T]:
     return retry_on_conflict(db.atomic()(function))
 
 
-def select_batches(query: Any, size: int) -> Iterator[list[tuple[Any, ...]]]:
+def select_batches(
+    query: "peewee.ModelSelect[Any]", size: int
+) -> Iterator[list[tuple[Any, ...]]]:
     """Yield the rows of a query as the driver's tuples, as lists of up to ``size``.
 
     They are in the order of the primary key, which the query must select first. Each

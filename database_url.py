@@ -13,17 +13,17 @@ SQLITE_URL = "sqlite:///(?!:memory:$)([^?#]*[^?#/])"
 MYSQL_SCHEME = r"(mysql2?|mariadb)(\+pymysql)?"
 TLS_MODES = ["DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"]
 # Why a URL is refused
-SCHEME = (
+INVALID_FORM = (
     "must look like sqlite:///file, sqlite:////folder/file or "
     "mysql://user:password@host/name, percent-encoded"
 )
-ENCODE = 'percent-encode "/", "?" and "#" in the user and the password'
-HOST = "has an invalid host or port, or characters that must be encoded"
-TLS = (
+NOT_ENCODED = 'percent-encode "/", "?" and "#" in the user and the password'
+INVALID_HOST = "has an invalid host or port, or characters that must be encoded"
+INVALID_TLS_OPTIONS = (
     f"the options for TLS are ssl-mode ({', '.join(TLS_MODES)}) and ssl-ca (a file, "
     "not with DISABLED), each once"
 )
-CERTIFICATE = "cannot read a certificate from the ssl-ca file"
+NO_CERTIFICATE = "cannot read a certificate from the ssl-ca file"
 
 
 class DatabaseURL(NamedTuple):
@@ -53,20 +53,20 @@ def parse_database_url(value: str) -> DatabaseURL:
             return DatabaseURL("sqlite", str(path), {})
         return parse_mysql_url(urlsplit(value))
     except ValueError:  # its message may contain part of the password
-        raise refusal(HOST) from None
+        raise refusal(INVALID_HOST) from None
 
 
 def parse_mysql_url(url: SplitResult) -> DatabaseURL:
     """Return the parts of a split URL. Raises SettingError or ValueError."""
     if not re.fullmatch(MYSQL_SCHEME, url.scheme) or not url.netloc:
-        raise refusal(SCHEME)
+        raise refusal(INVALID_FORM)
     # An unencoded "/", "?" or "#" ends the host part, so the rest of the password, up
     # to its "@", is in a later part.
     if "@" in url.path + unquote(url.query) or url.fragment:
-        raise refusal(ENCODE)
+        raise refusal(NOT_ENCODED)
     name = unquote(url.path[1:])
     if not name or "/" in name:
-        raise refusal(SCHEME)
+        raise refusal(INVALID_FORM)
     if not url.hostname or url.port == 0:
         raise ValueError
     url.hostname.encode("idna")  # raises ValueError: mysql://u:p@a..b/d
@@ -96,7 +96,7 @@ def tls_options(query: str) -> dict[str, Any]:
     ca_file = options.pop("ssl-ca", None)
     is_contradictory = ca_file == "" or (ca_file and mode == "DISABLED")
     if options or is_repeated or is_contradictory or mode not in TLS_MODES:
-        raise refusal(TLS)
+        raise refusal(INVALID_TLS_OPTIONS)
     if ca_file and mode in ("PREFERRED", "REQUIRED"):
         mode = "VERIFY_CA"
     if mode == "DISABLED":
@@ -108,7 +108,7 @@ def tls_options(query: str) -> dict[str, Any]:
     try:
         context = ssl.create_default_context(cafile=ca_file)
     except OSError:  # there is no such file, or it holds no certificate
-        raise refusal(CERTIFICATE) from None
+        raise refusal(NO_CERTIFICATE) from None
     # Python 3.13 and newer would refuse the certificates that MySQL makes for itself.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     context.check_hostname = mode == "VERIFY_IDENTITY"

@@ -4,91 +4,133 @@ Accounts ascend by accountid; profiles and sessions are newest first. A position
 list is a primary key: an accountid, or the id of a profile or a session.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import peewee
 from flask import current_app
 from peewee import JOIN, SQL
 
-import rows
-from database import db, run
+from database import built_once, db
 from errors import ServiceError
 from formats import MAX_INT64, is_identifier, matches, parse_number
-from models import EMAILS, Account, BaseModel, Profile, Stored, current_timestamp
+from models import (
+    EMAILS,
+    Account,
+    ModelType,
+    Profile,
+    Resource,
+    Session,
+    current_timestamp,
+    to_account,
+)
+from rows import find_row, to_row
 
 BATCH = 100  # how many rows are read at once to list all of them
+Position = str | int
+Positioned = tuple[Position, Resource]  # a row of a list, and its position
 
 
-class Listing(NamedTuple):
+@dataclass(frozen=True)
+class Listing:
     """What is listed: the rows of a model.
 
     ``scope``: their ``appid`` and perhaps their ``accountid``.
     ``email``: only profiles that have this address, ignoring the case of ASCII letters.
     ``active``: only sessions that neither ended nor expired.
+    ``position``: only rows behind it.
     """
 
-    model: type[BaseModel]
+    model: ModelType
     scope: dict[str, str]
     email: str | None = None
     active: bool = False
+    position: Position | None = None
 
 
-class Page(list[Stored]):
-    """Objects of a listing, in order. ``has_more``: whether others follow."""
+class Page(list[Resource]):
+    """A part of a list. ``rest``: the listing of the rows that follow, or None."""
 
-    listing: Listing
-    has_more = False
+    def __init__(self, resources: Iterable[Resource], rest: Listing | None) -> None:
+        super().__init__(resources)
+        self.rest = rest
+
+    @property
+    def has_more(self) -> bool:
+        return self.rest is not None
 
 
-def read_list(listing: Listing, paging: dict[str, Any]) -> Page | None:
-    """Return a page of a listing, or None if it is empty.
+@dataclass(frozen=True)
+class Paging:
+    """The keyword arguments of each list, which say what part of it is read.
 
-    ``paging``: ``limit``, by default PAGE_SIZE, and ``offset``, which are numbers or
-    their strings; ``after``, an identifier: only what comes behind it; ``all``: if it
-    is true, everything, whatever the limit and the offset. Raises invalid-parameter for
-    another name, invalid-limit, invalid-offset or invalid-after.
+    ``limit``: the maximum number of rows, by default PAGE_SIZE. ``offset``: how many
+    are skipped. Both are numbers or their strings. ``after``, an identifier: only what
+    comes behind it. ``all``: if it is true, everything, whatever the limit and offset.
     """
-    if not paging.keys() <= {"limit", "offset", "after", "all"}:
-        raise ServiceError("invalid-parameter")
-    limit, offset = BATCH, 0
-    if not paging.get("all"):
-        page_size = current_app.config["PAGE_SIZE"]
-        limit = parse_number("limit", paging.get("limit"), page_size)
-        offset = parse_number("offset", paging.get("offset"), 0)
-    position = find_position(listing, paging.get("after"))
-    page = read_page(listing, position, limit, offset)
-    if paging.get("all"):
-        page = Page(chain.from_iterable(walk(page)))
-    return page or None
+
+    limit: int | str | None = None
+    offset: int | str | None = None
+    after: str | None = None
+    all: object = None
 
 
-def walk(page: Page) -> Iterator[Page]:
+def read_list(listing: Listing, paging: Paging) -> Page | None:
+    """Return a part of a list, or None if it is empty.
+
+    Raises invalid-limit, invalid-offset or invalid-after.
+    """
+    if paging.all:
+        first = read_list(listing, Paging(limit=BATCH, after=paging.after))
+        return Page(chain.from_iterable(walk(first)), None) or None
+    limit = parse_number("limit", paging.limit, current_app.config["PAGE_SIZE"])
+    offset = parse_number("offset", paging.offset, 0)
+    if paging.after:
+        listing = replace(listing, position=find_position(listing, paging.after))
+    return read_page(listing, limit, offset) or None
+
+
+def walk(page: Page | None) -> Iterator[Page]:
     """Yield a page and those that follow it, each read when it is needed."""
-    yield page
-    while page.has_more:
-        page = read_page(page.listing, page[-1].position, BATCH)
-        if page:  # otherwise the rest was just deleted
-            yield page
+    while page:
+        yield page
+        page = read_page(page.rest, BATCH) if page.rest else None
 
 
-def read_page(listing: Listing, position: Any, limit: int, offset: int = 0) -> Page:
-    """Return the page after a position."""
+def find_position(listing: Listing, after: str) -> Position:
+    """Return the position of a row of a listing.
+
+    Of accounts, any accountid is one, whether the account exists or not. Raises
+    invalid-after.
+    """
+    if listing.model is Account and is_identifier(Account.PREFIX, after):
+        return after
+    row = find_row(listing.model, after)
+    if row and listing.scope.items() <= row.items():
+        return row["id"]
+    raise ServiceError("invalid-after")
+
+
+def read_page(listing: Listing, limit: int, offset: int = 0) -> Page:
+    """Return the first page of a listing."""
     limit = min(limit, MAX_INT64 - 1)
     size = limit + 1  # one more row tells whether another page follows
     if listing.email is None:
-        found = iter(select(listing, position, size, offset))
+        found = iter(select_page(listing, size, offset))
     else:  # only profiles that have the address count for the offset
-        found = islice(search(listing, position, max(size, BATCH)), offset, None)
-    page = Page(islice(found, limit))
-    page.listing = listing
-    page.has_more = bool(page) and any(found)
-    return page
+        found = islice(search(listing, max(size, BATCH)), offset, None)
+    page = list(islice(found, limit))
+    rest = None
+    if page and any(found):
+        last_position, _ = page[-1]
+        rest = replace(listing, position=last_position)
+    return Page([resource for _, resource in page], rest)
 
 
-def search(listing: Listing, position: Any, size: int) -> Iterator[Stored]:
-    """Yield the profiles after a position that have the address of a listing.
+def search(listing: Listing, size: int) -> Iterator[Positioned]:
+    """Yield the profiles that have the address of a listing.
 
     ``size`` candidates are read at a time.
     """
@@ -96,13 +138,13 @@ def search(listing: Listing, position: Any, size: int) -> Iterator[Stored]:
         return  # no database can store a surrogate
     email = lower_ascii(listing.email)
     while True:
-        candidates = select(listing, position, size)
-        for profile in candidates:
+        candidates = select_page(listing, size)
+        for position, profile in candidates:
             if email in [lower_ascii(profile[name]) for name in EMAILS]:
-                yield profile
+                yield position, profile
         if len(candidates) < size:
             return
-        position = candidates[-1].position
+        listing = replace(listing, position=position)
 
 
 def lower_ascii(text: str | None) -> bytes:
@@ -110,59 +152,49 @@ def lower_ascii(text: str | None) -> bytes:
     return (text or "").encode().lower()
 
 
-def find_position(listing: Listing, after: str | None) -> Any:
-    """Return the position of the row ``after``, or where a listing begins.
-
-    Of accounts, any accountid is one, whether the account exists or not. Raises
-    invalid-after.
-    """
+def select_page(listing: Listing, limit: int, offset: int = 0) -> list[Positioned]:
+    """Return the first rows of a listing; of a search, candidates."""
     model = listing.model
-    if not after:
-        return "" if model is Account else MAX_INT64
-    if model is Account and is_identifier(Account.PREFIX, after):
-        return after
-    row = rows.find_object(model, after)
-    if row and listing.scope.items() <= row.items():
-        return row.position
-    raise ServiceError("invalid-after")
-
-
-def select(
-    listing: Listing, position: Any, limit: int, offset: int = 0
-) -> list[Stored]:
-    """Return the objects after a position, in order; of a search, candidates."""
-    model = listing.model
-    values: dict[str, Any] = {"position": position, "limit": limit, **listing.scope}
+    beginning = "" if model is Account else MAX_INT64
+    arguments: dict[str, Any] = dict(listing.scope)
+    arguments |= {"position": listing.position or beginning, "limit": limit}
     if listing.email is not None:
-        cursor = run(select_by_email, email=listing.email, **values)
+        cursor = select_by_email(email=listing.email, **arguments)
     elif model is Account:
-        cursor = run(select_accounts, offset=offset, **values)
-        return [to_account(row) for row in cursor.fetchall()]
+        cursor = select_accounts(offset=offset, **arguments)
+        return [split_account(values) for values in cursor.fetchall()]
     else:
         if listing.active:
-            values["now"] = current_timestamp()
-        cursor = run(select_newest, model, offset=offset, **values)
-    return [model.as_object(row) for row in cursor.fetchall()]
+            arguments["now"] = current_timestamp()
+        cursor = select_newest(model, offset=offset, **arguments)
+    selected = (to_row(model, values) for values in cursor.fetchall())
+    return [(row["id"], model.to_resource(row)) for row in selected]
 
 
-def to_account(row: tuple[Any, ...]) -> Stored:
+def split_account(values: tuple[Any, ...]) -> Positioned:
     """Return an account with its default profile, whose columns end its row."""
-    width = len(Account.columns()) + 1
-    account = Account.as_object(row[:width])
-    profile = Profile.as_object(row[width:])
-    account["profile"] = profile if profile["profileid"] else None
-    return account
+    width = len(Account._meta.sorted_field_names)
+    account = to_row(Account, values[:width])
+    profile = to_row(Profile, values[width:])
+    has_profile = profile["profileid"] is not None
+    return account["accountid"], to_account(account, profile if has_profile else None)
 
 
+@built_once
 def select_accounts(
-    *, appid: Any, position: Any, limit: Any, offset: Any, accountid: Any = None
+    *,
+    appid: str,
+    position: Position,
+    limit: int,
+    offset: int,
+    accountid: str | None = None,
 ) -> peewee.Query:
     """Select accounts, each with its default profile, ascending by accountid."""
     accounts = db.force_index(Account, "account_appid_accountid")
     is_default = Profile.profileid == Account.profileid
     join = peewee.Join(accounts, Profile, JOIN.LEFT_OUTER, is_default)
     return (
-        Account.select(*Account.selection(), *Profile.selection())
+        Account.select(Account, Profile)
         .from_(join)
         .where(is_in_scope(Account, appid, accountid), Account.accountid > position)
         .order_by(Account.accountid)
@@ -171,29 +203,37 @@ def select_accounts(
     )
 
 
+@built_once
 def select_newest(
-    model: Any,
+    model: ModelType,
+    /,
     *,
-    appid: Any,
-    position: Any,
-    limit: Any,
-    offset: Any,
-    accountid: Any = None,
-    now: Any = None,
+    appid: str,
+    position: Position,
+    limit: int,
+    offset: int,
+    accountid: str | None = None,
+    now: str | None = None,
 ) -> peewee.Query:
     """Select profiles, or sessions: with ``now``, the active ones. Newest first."""
     index = "appid_id" if accountid is None else "appid_accountid_id"
-    query = model.select(*model.selection()).from_(
-        db.force_index(model, f"{model.TABLE}_{index}")
-    )
-    query = query.where(is_in_scope(model, appid, accountid), model.id < position)
+    table = db.force_index(model, f"{model._meta.table_name}_{index}")
+    key: Any = model._meta.primary_key  # id
+    query = model.select().from_(table)
+    query = query.where(is_in_scope(model, appid, accountid), key < position)
     if now is not None:
-        query = query.where(model.endedAt.is_null(), model.expiresAt > now)
-    return query.order_by(model.id.desc()).limit(limit).offset(offset)
+        query = query.where(Session.endedAt.is_null(), Session.expiresAt > now)
+    return query.order_by(key.desc()).limit(limit).offset(offset)
 
 
+@built_once
 def select_by_email(
-    *, appid: Any, email: Any, position: Any, limit: Any, accountid: Any = None
+    *,
+    appid: str,
+    email: str,
+    position: Position,
+    limit: int,
+    accountid: str | None = None,
 ) -> peewee.Query:
     """Select profiles that may have an address, newest first.
 
@@ -202,7 +242,7 @@ def select_by_email(
     ends where the batch does, because many profiles can share an address.
     """
     by_contact_email, by_display_email = [
-        Profile.select(*Profile.selection())
+        Profile.select()
         .from_(db.force_index(Profile, f"profile_appid_{column}"))
         .where(is_in_scope(Profile, appid, accountid), Profile.id < position)
         .where(db.ignore_case(getattr(Profile, column)) == email)
@@ -214,7 +254,9 @@ def select_by_email(
     return either.order_by(SQL("id DESC")).limit(limit)
 
 
-def is_in_scope(model: Any, appid: Any, accountid: Any) -> Any:
+def is_in_scope(
+    model: ModelType, appid: str, accountid: str | None
+) -> peewee.Expression:
     """Return the condition that a row is of an application, or of one account of it."""
     condition = model.appid == appid
     if accountid is not None:

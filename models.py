@@ -1,20 +1,21 @@
 """The tables, their rows as the API's objects, and the clock."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import partial
 from threading import Lock
 from typing import Any
 
+import orjson
 import peewee
 from peewee import SQL, BigIntegerField, BooleanField, IntegerField, TextField
 from playhouse.migrate import SchemaMigrator
 
-from database import db, retry_on_conflict
-from validators import PROFILE_FIELDS
+from database import Engine, db, retry_on_conflict
 
-Object = dict[str, Any]  # an account, a profile or a session, as docs/API.md shows it
+Row = dict[str, Any]  # each column of a row by its name
+Resource = dict[str, Any]  # an account, profile or session, as docs/API.md shows it
 
 EMAILS = ("contactEmail", "displayEmail")  # columns that a search reads, by an index
 latest = 0  # what next_nanoseconds() returned last
@@ -68,76 +69,19 @@ ACCOUNT_FOREIGN_KEY = SQL(
 )
 
 
-class Stored(Object):
-    """An object as it is stored.
-
-    ``position``: its primary key, which is its place in a list. ``is_new``: whether
-    this very call has stored it.
-    """
-
-    position: Any
-    is_new = False
-
-
 class BaseModel(peewee.Model):
-    """A table.
-
-    ``KEY``: the column of the identifier, which begins with ``PREFIX``. ``SHOWN``: the
-    properties of the API's object, in its order. No other column is ever exposed.
-    """
-
     class Meta:
         database = db
 
-    TABLE: str
-    KEY: str
-    PREFIX: str
-    SHOWN: tuple[str, ...]
 
-    @classmethod
-    @cache
-    def template(cls) -> Object:
-        """Return the API's object of a row without its values."""
-        return {**dict.fromkeys(cls.SHOWN), "object": cls.TABLE}
-
-    @classmethod
-    @cache
-    def columns(cls) -> list[str]:
-        """Return the names of the columns that as_object() needs."""
-        return [name for name in cls._meta.sorted_field_names if name in cls.SHOWN]
-
-    @classmethod
-    def selection(cls) -> list[Any]:
-        """Return what to select for as_object()."""
-        columns = [getattr(cls, name) for name in cls.columns()]
-        return [cls._meta.primary_key, *columns]
-
-    @classmethod
-    def as_object(cls, row: Sequence[Any]) -> Stored:
-        """Return a row, with the primary key before its columns(), as an object."""
-        stored = Stored(cls.template())
-        stored.update(zip(cls.columns(), row[1:], strict=True))
-        stored.position = row[0]
-        return stored
-
-
+# Each table has an identifier, which is in the column KEY and begins with PREFIX.
+# to_resource() returns a row as the API shows it; it names each column that is shown.
 # A UNIQUE constraint is also an index: lists.py names some of them.
 
 
 class Account(BaseModel):
-    TABLE = "account"
     KEY = "accountid"
     PREFIX = "acct"
-    SHOWN = (
-        "accountid",
-        "object",
-        "appid",
-        "externalid",
-        "administrator",
-        "profileid",
-        "createdAt",
-        "updatedAt",
-    )
 
     accountid = AsciiField(primary_key=True)
     appid = AsciiField()
@@ -153,26 +97,22 @@ class Account(BaseModel):
         ]
 
     @classmethod
-    def as_object(cls, row: Sequence[Any]) -> Stored:
-        account = super().as_object(row)
-        account["administrator"] = bool(account["administrator"])  # stored as 0 or 1
-        return account
+    def to_resource(cls, row: Row) -> Resource:
+        return {
+            "accountid": row["accountid"],
+            "object": "account",
+            "appid": row["appid"],
+            "externalid": row["externalid"],
+            "administrator": bool(row["administrator"]),  # stored as 0 or 1
+            "profileid": row["profileid"],
+            "createdAt": row["createdAt"],
+            "updatedAt": row["updatedAt"],
+        }
 
 
 class Profile(BaseModel):
-    TABLE = "profile"
     KEY = "profileid"
     PREFIX = "prof"
-    SHOWN = (
-        "profileid",
-        "object",
-        "appid",
-        "accountid",
-        *[field.property for field in PROFILE_FIELDS.values()],
-        "fields",
-        "createdAt",
-        "updatedAt",
-    )
 
     id = BigIntegerField(primary_key=True)  # when it was created, in ns: the order
     profileid = AsciiField()
@@ -188,6 +128,7 @@ class Profile(BaseModel):
     location = TextField(null=True)
     dob = TextField(null=True)
     website = TextField(null=True)
+    fields = TextField(null=True)  # the product's own fields: a JSON object
     createdAt = AsciiField()
     updatedAt = AsciiField()
 
@@ -199,24 +140,32 @@ class Profile(BaseModel):
             ACCOUNT_FOREIGN_KEY,
         ]
 
+    @classmethod
+    def to_resource(cls, row: Row) -> Resource:
+        return {
+            "profileid": row["profileid"],
+            "object": "profile",
+            "appid": row["appid"],
+            "accountid": row["accountid"],
+            "companyName": row["companyName"],
+            "fullName": row["fullName"],
+            "contactEmail": row["contactEmail"],
+            "displayEmail": row["displayEmail"],
+            "displayName": row["displayName"],
+            "phone": row["phone"],
+            "occupation": row["occupation"],
+            "location": row["location"],
+            "dob": row["dob"],
+            "website": row["website"],
+            "fields": orjson.loads(row["fields"]) if row["fields"] else None,
+            "createdAt": row["createdAt"],
+            "updatedAt": row["updatedAt"],
+        }
+
 
 class Session(BaseModel):
-    TABLE = "session"
     KEY = "sessionid"
     PREFIX = "sess"
-    SHOWN = (
-        "sessionid",
-        "object",
-        "appid",
-        "accountid",
-        "duration",
-        "csrfToken",
-        "expiresAt",
-        "lastVerifiedAt",
-        "ended",
-        "createdAt",
-        "updatedAt",
-    )
 
     id = BigIntegerField(primary_key=True)  # when it was created, in ns: the order
     sessionid = AsciiField()
@@ -241,23 +190,37 @@ class Session(BaseModel):
         ]
 
     @classmethod
-    @cache
-    def columns(cls) -> list[str]:
-        return [*super().columns(), "endedAt"]
+    def to_resource(cls, row: Row) -> Resource:
+        has_expired = row["expiresAt"] <= current_timestamp()
+        return {
+            "sessionid": row["sessionid"],
+            "object": "session",
+            "appid": row["appid"],
+            "accountid": row["accountid"],
+            "duration": row["duration"],
+            "csrfToken": row["csrfToken"],
+            "expiresAt": row["expiresAt"],
+            "lastVerifiedAt": row["lastVerifiedAt"],
+            "ended": row["endedAt"] is not None or has_expired,
+            "createdAt": row["createdAt"],
+            "updatedAt": row["updatedAt"],
+        }
 
-    @classmethod
-    def as_object(cls, row: Sequence[Any]) -> Stored:
-        session = super().as_object(row)
-        has_ended = session.pop("endedAt") is not None
-        session["ended"] = has_ended or session["expiresAt"] <= current_timestamp()
-        return session
+
+def to_account(account: Row, profile: Row | None) -> Resource:
+    """Return an account as the API shows it, with its default profile."""
+    resource = Account.to_resource(account)
+    resource["profile"] = Profile.to_resource(profile) if profile else None
+    return resource
 
 
-MODELS = (Account, Profile, Session)  # in the order in which they can be filled
+ModelType = type[Account] | type[Profile] | type[Session]
+# In the order in which they can be filled
+MODELS: tuple[ModelType, ...] = (Account, Profile, Session)
 
 
 @retry_on_conflict
-def create_tables(database: Any) -> None:
+def create_tables(database: Engine) -> None:
     """Create the missing tables.
 
     If none is missing, the right to create tables is not needed. The indexes of the
@@ -266,13 +229,13 @@ def create_tables(database: Any) -> None:
     """
     existing = database.get_tables()
     for model in MODELS:
-        if model.TABLE not in existing:
+        if model._meta.table_name not in existing:
             peewee.SchemaManager(model, database).create_table()
-    if Profile.TABLE not in existing:
+    if "profile" not in existing:
         add_missing(database)
 
 
-def add_missing(database: Any) -> list[str]:
+def add_missing(database: Engine) -> list[str]:
     """Add nullable columns and indexes that are missing; return names of the columns.
 
     An older version can serve meanwhile. Raises OperationalError, for example if
@@ -290,7 +253,7 @@ def add_missing(database: Any) -> list[str]:
     return [name for name in added if "." in name]
 
 
-def find_missing(database: Any) -> dict[str, Callable[[], Any]]:
+def find_missing(database: Engine) -> dict[str, Callable[[], Any]]:
     """Return what add_missing() adds: for each name, such as profile.dob, a function.
 
     An index with another name does not count, because on MySQL the search names it.
@@ -298,12 +261,13 @@ def find_missing(database: Any) -> dict[str, Callable[[], Any]]:
     migrator = SchemaMigrator.from_database(database)
     missing: dict[str, Callable[[], Any]] = {}
     for model in MODELS:
-        existing = {column.name for column in database.get_columns(model.TABLE)}
+        table = model._meta.table_name
+        existing = {column.name for column in database.get_columns(table)}
         for field in model._meta.sorted_fields:
             if field.null and field.name not in existing:
-                addition = migrator.add_column(model.TABLE, field.name, field)
-                missing[f"{model.TABLE}.{field.name}"] = addition.run
-    existing = {index.name for index in database.get_indexes(Profile.TABLE)}
+                addition = migrator.add_column(table, field.name, field)
+                missing[f"{table}.{field.name}"] = addition.run
+    existing = {index.name for index in database.get_indexes("profile")}
     for column in EMAILS:
         if f"profile_appid_{column}" not in existing:
             sql = database.add_email_index.format(column)

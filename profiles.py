@@ -1,18 +1,21 @@
-"""The operations on profiles. Each takes its caller first, and checks its rights."""
+"""The operations on profiles. Each takes its caller first, and checks its rights.
+
+docs/API.md lists the codes of the errors that they raise.
+"""
 
 from typing import Any
 
+import orjson
 from marshmallow import ValidationError
 
-import lists
 import rows
 from callers import Caller, administrator_scope, get_accessible, own_scope
 from database import db, retry_on_conflict, transaction
 from errors import ServiceError
 from formats import identifier_for_key
-from lists import Listing, Page
-from models import Account, Object, Profile, Stored
-from validators import profile_schema
+from lists import Listing, Page, Paging, read_list
+from models import Account, Profile, Resource, Row, to_account
+from validators import is_own_field, profile_schema
 
 
 @retry_on_conflict
@@ -24,30 +27,34 @@ def update_profile(
     appid: str | None = None,
     user_profile_fields: list[str] | None = None,
     if_match: str | list[str] | None = None,
-) -> Object:
+) -> Resource:
     """Store the configured fields of the caller's own profile; return the profile.
 
     ``body``: input fields and their strings. ``user_profile_fields``: fields instead of
     the configured ones. ``if_match``: an ``updatedAt``, or several; if the profile has
     none of them, nothing is stored, and the profile is returned if it already has all
-    the values; otherwise profile-changed is raised. Raises invalid-profileid,
-    invalid-account, invalid-appid, invalid-body, or a field's code.
+    the values; otherwise profile-changed is raised.
     """
     expected = [if_match] if isinstance(if_match, str) else if_match
-    # Unless it locks the row, a transaction of the caller's own may read an older one.
-    lock = db.in_transaction()
+    profile = get_accessible(Profile, caller, profileid, appid)
+    values = load_profile(body, user_profile_fields, creating=False)
+    is_latest = False
     while True:
-        profile = get_accessible(Profile, caller, profileid, appid, lock=lock)
-        changes = load_profile(body, user_profile_fields, creating=False)
-        if expected is not None and profile["updatedAt"] not in expected:
+        changes = to_columns(values, profile["fields"])
+        if expected is None or profile["updatedAt"] in expected:
+            if updated := rows.replace_profile(profile, changes):
+                return Profile.to_resource(updated)
+        elif is_latest:
             if changes.items() <= profile.items():
-                return profile
+                return Profile.to_resource(profile)
             raise ServiceError("profile-changed")
-        if updated := rows.replace_profile(profile, changes):
-            return updated
-        # Another request has changed it since it was read.
+        # Another request has changed it. From now on the row is locked, because a
+        # transaction of the caller's own may read older rows.
+        profile = get_accessible(Profile, caller, profileid, appid, lock=True)
+        is_latest = True
 
 
+@retry_on_conflict
 def create_profile(
     caller: Caller,
     accountid: str | None,
@@ -56,36 +63,43 @@ def create_profile(
     appid: str | None = None,
     user_profile_fields: list[str] | None = None,
     idempotency_key: str | None = None,
-) -> Stored:
+) -> rows.Created:
     """Store a new profile of the caller's own account and return it.
 
     With ``default`` exactly ``true`` it also becomes the account's default: both are
     stored, or none. ``idempotency_key``: 1 to 255 printable ASCII characters; repeated
     with the same one, it changes nothing and returns the profile that was stored first.
-    Raises invalid-accountid, invalid-account, invalid-appid, invalid-body,
-    invalid-idempotency-key, or a field's code.
     """
-    # Unless it locks the row, a transaction of the caller's own may not see it yet.
-    scope = own_scope(caller, accountid, appid, lock=db.in_transaction())
+    scope = own_scope(caller, accountid, appid)
     values = load_profile(body, user_profile_fields, creating=True)
     default = values.pop("default", None)
     own = scope["appid"], scope["accountid"]
     profileid = identifier_for_key("prof", idempotency_key, *own)
-    values |= {"profileid": profileid, **scope}
+    columns = to_columns(values) | {"profileid": profileid, **scope}
     if default == "true" or default is True:
-        profile = rows.insert_default_profile(values)
+        profile = insert_default_profile(columns)
     else:
-        profile = rows.insert(Profile, rows.new_row(values))
+        profile = rows.insert(Profile, rows.new_row(Profile, columns))
     if profile["accountid"] != accountid:
         raise ServiceError("invalid-idempotency-key")  # another account's key collides
     return profile
 
 
-def load_profile(body: Any, names: list[str] | None, *, creating: bool) -> Object:
-    """Return the values by property, and ``default``.
+@db.atomic()  # which create_profile() repeats
+def insert_default_profile(values: Row) -> rows.Created:
+    """Store a profile and make it its account's default, or neither.
 
-    Raises invalid-body or a field's code.
+    Of two at once, the last one wins. Returns and raises what rows.insert() does.
     """
+    account = rows.get_row(Account, values["accountid"], values["appid"], lock=True)
+    profile = rows.insert(Profile, rows.new_row(Profile, values))
+    if profile.is_new:
+        rows.update_account(account, {"profileid": profile["profileid"]})
+    return profile
+
+
+def load_profile(body: Any, names: list[str] | None, *, creating: bool) -> Row:
+    """Return the values of a body by property, and ``default``."""
     schema = profile_schema(names, creating=creating)
     try:
         return schema.load({} if body is None else body)
@@ -95,6 +109,21 @@ def load_profile(body: Any, names: list[str] | None, *, creating: bool) -> Objec
         code = next(iter(errors.values()))
         errors.pop("_schema", None)  # the body is no mapping: invalid-body
         raise ServiceError(code, errors=errors) from None
+
+
+def to_columns(values: Row, stored_fields: str | None = None) -> Row:
+    """Return values by column. The product's own fields share one, as a JSON object.
+
+    ``stored_fields``: what this column has; its fields without a new value stay. None
+    as a value removes a field.
+    """
+    own = {name: value for name, value in values.items() if is_own_field(name)}
+    columns = {name: value for name, value in values.items() if name not in own}
+    if own:
+        fields = orjson.loads(stored_fields or "{}") | own
+        fields = {name: value for name, value in fields.items() if value is not None}
+        columns["fields"] = orjson.dumps(fields).decode() if fields else None
+    return columns
 
 
 def list_profiles(
@@ -109,73 +138,66 @@ def list_profiles(
 
     ``accountid``: only profiles of this account. ``email``: only profiles that have
     this address, ignoring the case of ASCII letters; an empty one finds nobody.
-    ``paging``: see read_list() in lists.py. Raises administrator-required,
-    invalid-appid, invalid-parameter, invalid-limit, invalid-offset or invalid-after.
+    ``paging``: see Paging in lists.py.
     """
     scope = administrator_scope(caller, accountid, appid)
-    return lists.read_list(Listing(Profile, scope, email=email), paging)
+    listing = Listing(Profile, scope, email=email)
+    return read_list(listing, Paging(**paging))
 
 
 def list_own_profiles(
-    caller: Caller, accountid: str | None, *, appid: str | None = None, **paging: Any
+    caller: Caller,
+    accountid: str | None,
+    *,
+    appid: str | None = None,
+    **paging: Any,
 ) -> Page | None:
-    """Return the profiles of the caller's own account, as list_profiles does.
-
-    Raises invalid-accountid, invalid-account, invalid-appid, invalid-parameter,
-    invalid-limit, invalid-offset or invalid-after.
-    """
-    scope = own_scope(caller, accountid, appid)
-    return lists.read_list(Listing(Profile, scope), paging)
+    """Return the profiles of the caller's own account, as list_profiles does."""
+    listing = Listing(Profile, own_scope(caller, accountid, appid))
+    return read_list(listing, Paging(**paging))
 
 
 def find_own_profile(
     caller: Caller, profileid: str | None, *, appid: str | None = None
-) -> Object:
-    """Return the caller's own profile.
-
-    Raises invalid-profileid, invalid-account or invalid-appid.
-    """
-    return get_accessible(Profile, caller, profileid, appid)
+) -> Resource:
+    """Return the caller's own profile."""
+    return Profile.to_resource(get_accessible(Profile, caller, profileid, appid))
 
 
 @transaction
 def set_default_profile(
     caller: Caller, profileid: str | None, *, appid: str | None = None
-) -> Object:
-    """Make a profile of the caller's own account its default; return the account.
-
-    Raises invalid-profileid, invalid-account or invalid-appid.
-    """
-    profile = lock_own_profile(caller, profileid, appid)
-    accountid = profile["accountid"]
-    rows.update_account(accountid, {"profileid": profileid})
-    account = rows.get_object(Account, accountid, profile["appid"], lock=True)
-    return account | {"profile": profile}
+) -> Resource:
+    """Make a profile of the caller's own account its default; return the account."""
+    account, profile = lock_own_profile(caller, profileid, appid)
+    account = rows.update_account(account, {"profileid": profileid})
+    return to_account(account, profile)
 
 
 @transaction
 def delete_profile(
     caller: Caller, profileid: str | None, *, appid: str | None = None
-) -> Object:
+) -> Resource:
     """Delete a profile of the caller's own account; return it as it was.
 
-    If it is the account's default, the account has none afterwards. Raises
-    invalid-profileid, invalid-account or invalid-appid.
+    If it is the account's default, the account has none afterwards.
     """
-    profile = lock_own_profile(caller, profileid, appid)
-    is_default = Account.profileid == profileid
-    rows.update_account(profile["accountid"], {"profileid": None}, is_default)
+    account, profile = lock_own_profile(caller, profileid, appid)
+    if account["profileid"] == profileid:
+        rows.update_account(account, {"profileid": None})
     Profile.delete().where(Profile.profileid == profileid).execute()
-    return profile
+    return Profile.to_resource(profile)
 
 
 def lock_own_profile(
     caller: Caller, profileid: str | None, appid: str | None
-) -> Object:
-    """Lock the caller's own account, and then its profile, until the commit.
+) -> tuple[Row, Row]:
+    """Lock the caller's own profile, and before it its account, until the commit.
 
-    Return the profile as it is committed. Raises invalid-profileid, invalid-account or
-    invalid-appid.
+    Return both as they are committed.
     """
-    rows.find_object(Account, caller.accountid, lock=True)  # the operator has none
-    return get_accessible(Profile, caller, profileid, appid, lock=True)
+    accountid = get_accessible(Profile, caller, profileid, appid)["accountid"]
+    # Without its account, the profile is deleted, too, which raises an error below.
+    account = rows.find_row(Account, accountid, lock=True) or {}
+    profile = get_accessible(Profile, caller, profileid, appid, lock=True)
+    return account, profile

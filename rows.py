@@ -1,62 +1,76 @@
 """Find, lock, store and change single rows, without a check of rights."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import peewee
 
-from database import db, retry_on_conflict, run, transaction
+from database import built_once, db
 from errors import ServiceError
 from formats import is_identifier
 from models import (
     Account,
-    BaseModel,
-    Object,
+    ModelType,
     Profile,
-    Stored,
+    Resource,
+    Row,
     next_nanoseconds,
     next_timestamp,
     timestamp,
     timestamp_after,
 )
 
+INSERT_TRIES = 5
 
-def get_object(
-    model: type[BaseModel], identifier: Any, appid: str, *, lock: bool = False
-) -> Stored:
-    """Return the object with this identifier in an application.
 
-    With ``lock``, lock its row until the commit, and return it as it is committed, even
-    if the transaction read an older one. Raises invalid-accountid, invalid-profileid or
+class Created(Resource):
+    """What a create returns. ``is_new``: whether this very call has stored it."""
+
+    def __init__(self, resource: Resource, *, is_new: bool) -> None:
+        super().__init__(resource)
+        self.is_new = is_new
+
+
+def to_row(model: ModelType, values: Sequence[Any]) -> Row:
+    """Return what a query has selected of a model as a row."""
+    return dict(zip(model._meta.sorted_field_names, values, strict=True))
+
+
+def get_row(
+    model: ModelType, identifier: str | None, appid: str, *, lock: bool = False
+) -> Row:
+    """Return the row with this identifier in an application.
+
+    With ``lock``, lock it until the commit, and return it as it is committed, even if
+    the transaction read an older one. Raises invalid-accountid, invalid-profileid or
     invalid-sessionid: 400 if none is given, 404 if it is unknown.
     """
-    existing = find_object(model, identifier, lock=lock)
-    if not existing or existing["appid"] != appid:
+    row = find_row(model, identifier, lock=lock)
+    if not row or row["appid"] != appid:
         raise ServiceError(f"invalid-{model.KEY}", 404 if identifier else 400)
-    return existing
+    return row
 
 
-def find_object(
-    model: type[BaseModel], identifier: Any, *, lock: bool = False
-) -> Stored | None:
-    """Return the object with this identifier, or None. ``lock`` as in get_object()."""
+def find_row(
+    model: ModelType, identifier: str | None, *, lock: bool = False
+) -> Row | None:
+    """Return the row with this identifier, or None. ``lock`` as in get_row()."""
     if not is_identifier(model.PREFIX, identifier):
         return None
-    row = run(select_by_identifier, model, lock, identifier=identifier).fetchone()
-    return model.as_object(row) if row else None
+    values = select_by_identifier(model, lock, identifier=identifier).fetchone()
+    return to_row(model, values) if values else None
 
 
+@built_once
 def select_by_identifier(
-    model: type[BaseModel], lock: bool, *, identifier: Any
+    model: ModelType, lock: bool, /, *, identifier: str | None
 ) -> peewee.Query:
-    """Select what the API shows of a row."""
-    query = model.select(*model.selection()).where(
-        getattr(model, model.KEY) == identifier
-    )
+    query = model.select().where(getattr(model, model.KEY) == identifier)
     # SQLite has no FOR UPDATE, because a transaction locks the whole database.
     return query.for_update(lock and db.for_update)
 
 
-def block_inserts(account: Object) -> None:
+def block_inserts(account: Row) -> None:
     """Make those who insert a profile or a session of an account wait until the commit.
 
     This locks the index record that InnoDB reads to check the foreign key. To avoid
@@ -71,85 +85,84 @@ def block_inserts(account: Object) -> None:
     record.for_update(db.for_update).execute()
 
 
-def update_account(accountid: str | None, changes: Object, *conditions: Any) -> None:
-    """Change columns of an account, if it meets the conditions."""
-    update = Account.update(changes | {"updatedAt": next_timestamp()})
-    update.where(Account.accountid == accountid, *conditions).execute()
+def update_account(account: Row, changes: Row) -> Row:
+    """Change columns of a locked account; return its row with the changes."""
+    changes = changes | {"updatedAt": next_timestamp()}
+    is_account = Account.accountid == account["accountid"]
+    Account.update(changes).where(is_account).execute()
+    return account | changes
 
 
-def replace_profile(profile: Object, changes: Object) -> Object | None:
+def replace_profile(profile: Row, changes: Row) -> Row | None:
     """Change a profile that is still as it was read; return it, or None if it is not.
 
     Each change leaves ``updatedAt`` greater by at least a millisecond.
     """
     profileid, read_at = profile["profileid"], profile["updatedAt"]
     changes = changes | {"updatedAt": timestamp_after(read_at)}
-    cursor = run(update_unchanged, profileid=profileid, read_at=read_at, **changes)
+    cursor = update_unchanged(profileid=profileid, read_at=read_at, **changes)
     return profile | changes if cursor.rowcount else None
 
 
-def update_unchanged(*, profileid: Any, read_at: Any, **changes: Any) -> peewee.Query:
-    """Update a profile unless another request has updated it."""
+@built_once
+def update_unchanged(
+    *, profileid: str, read_at: str, **changes: str | None
+) -> peewee.Query:
     is_unchanged = (Profile.profileid == profileid) & (Profile.updatedAt == read_at)
     return Profile.update(changes).where(is_unchanged)
 
 
-def new_row(values: Object) -> Object:
-    """Return the values with an id and timestamps of this moment."""
-    row_id = next_nanoseconds()
-    now = timestamp(row_id)
-    return values | {"id": row_id, "createdAt": now, "updatedAt": now}
+def new_row(model: ModelType, values: Row) -> Row:
+    """Return a whole row with these values, and the id and timestamps of this moment.
 
-
-@retry_on_conflict
-def insert(model: type[BaseModel], row: Object) -> Stored:
-    """Store a new_row() of a profile or a session; return its object.
-
-    If its identifier exists, because its key was used before, return the object that
-    has it, and store nothing. Raises invalid-accountid if the account was just deleted.
+    Columns without a value are None.
     """
-    try:
-        return insert_now(model, row)
-    except peewee.IntegrityError:
-        return insert_locked(model, row)
+    moment = next_nanoseconds()
+    now = timestamp(moment)
+    values = values | {"id": moment, "createdAt": now, "updatedAt": now}
+    return {name: values.get(name) for name in model._meta.sorted_field_names}
 
 
-@transaction
-def insert_locked(model: type[BaseModel], row: Object) -> Stored:
-    """Find out why an INSERT failed, while nobody can change the account.
+def insert(model: ModelType, row: Row) -> Created:
+    """Store a new_row(), and return it; if its identifier exists, return that row.
 
-    - The account was deleted: invalid-accountid.
-    - The identifier exists. If the id is this row's, the connection was lost, and
-      Peewee has sent the INSERT again.
-    - Another process has just stored a row with the same id, or the row with this
-      identifier was just deleted: store the row now.
+    Raises invalid-accountid if the account of a profile or a session was just deleted.
     """
-    account = get_object(Account, row["accountid"], row["appid"], lock=True)
-    block_inserts(account)
-    existing = find_object(model, row[model.KEY], lock=True)
-    if not existing:
-        return insert_now(model, new_row(row))
-    existing.is_new = existing.position == row["id"]
-    return existing
+    for _ in range(INSERT_TRIES - 1):
+        try:
+            return insert_now(model, row)
+        except peewee.IntegrityError:
+            if existing := find_existing(model, row):
+                return existing
+        # Another process has just stored a row with the same id, or the row with this
+        # identifier was just deleted.
+        row = new_row(model, row)
+    return insert_now(model, row)
 
 
-@transaction
-def insert_default_profile(values: Object) -> Stored:
-    """Store a profile and make it its account's default, or neither.
+def insert_now(model: ModelType, row: Row) -> Created:
+    """Store a row, and return it. Raises IntegrityError."""
+    insert_row(model, **row)
+    return Created(model.to_resource(row), is_new=True)
 
-    Of two at once, the last one wins. Returns and raises what insert() does.
+
+@built_once
+def insert_row(model: ModelType, /, **row: str | int | bool | None) -> peewee.Query:
+    return model.insert(row)
+
+
+def find_existing(model: ModelType, row: Row) -> Created | None:
+    """Return the row because of whose identifier an INSERT failed, if there is one.
+
+    If its id is that of the INSERT, too, the connection was lost, and Peewee has sent
+    the INSERT again, so the row is new. Accounts have no id, but they are stored in a
+    transaction, in which Peewee sends nothing again. Raises what insert() raises.
     """
-    get_object(Account, values["accountid"], values["appid"], lock=True)
-    profile = insert(Profile, new_row(values))
-    if profile.is_new:
-        update_account(values["accountid"], {"profileid": values["profileid"]})
-    return profile
-
-
-def insert_now(model: type[BaseModel], row: Object) -> Stored:
-    """Store a row; return its object. Raises IntegrityError."""
-    run(model.insert, **row)
-    key = model._meta.sorted_field_names[0]
-    stored = model.as_object([row.get(name) for name in (key, *model.columns())])
-    stored.is_new = True
-    return stored
+    # As it is committed: a transaction of the caller's own may read older rows.
+    existing = find_row(model, row[model.KEY], lock=True)
+    if existing:
+        is_new = "id" in row and existing["id"] == row["id"]
+        return Created(model.to_resource(existing), is_new=is_new)
+    if model is not Account:
+        get_row(Account, row["accountid"], row["appid"], lock=True)
+    return None

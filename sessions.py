@@ -1,4 +1,7 @@
-"""The operations on sessions. Each takes its caller first, and checks its rights."""
+"""The operations on sessions. Each takes its caller first, and checks its rights.
+
+docs/API.md lists the codes of the errors that they raise.
+"""
 
 import time
 from collections.abc import Iterator
@@ -6,7 +9,8 @@ from hashlib import sha256
 from secrets import token_hex
 from typing import Any
 
-import lists
+import peewee
+
 import rows
 from callers import (
     Caller,
@@ -21,10 +25,11 @@ from callers import (
 from database import retry_on_conflict, select_batches, transaction
 from errors import ServiceError
 from formats import MAX_INT32, new_identifier, parse_number
-from lists import Listing, Page
+from lists import Listing, Page, Paging, read_list
 from models import (
     Account,
-    Object,
+    Resource,
+    Row,
     Session,
     current_timestamp,
     next_timestamp,
@@ -32,7 +37,7 @@ from models import (
 )
 
 DEFAULT_DURATION = 28_800  # seconds: 8 hours
-MAXIMUM_DURATION = 86_400  # seconds: a day
+MAXIMUM_DURATION = 31_536_000  # seconds: a year
 
 
 @transaction
@@ -42,12 +47,11 @@ def create_session(
     *,
     appid: str | None = None,
     duration: int | str | None = None,
-) -> Object:
+) -> Resource:
     """Store a new session of an account and return it with its token.
 
-    ``duration``: 1 to 86400 seconds, by default 28800; the operator's can be longer.
-    The token is returned only here. Raises administrator-required, invalid-appid,
-    invalid-accountid, invalid-account or invalid-duration.
+    ``duration``: 1 to 31536000 seconds, by default 28800; the operator's can be longer.
+    The token is returned only here.
     """
     appid = require_administrator(caller, appid)
     account = lock_target(caller, accountid, appid)
@@ -56,16 +60,15 @@ def create_session(
         "duration", duration, DEFAULT_DURATION, minimum=1, maximum=maximum
     )
     token = token_hex(32)
-    session = rows.new_row(
-        {
-            "sessionid": new_identifier("sess"),
-            "appid": appid,
-            "accountid": account["accountid"],
-            "duration": seconds,
-            "csrfToken": token_hex(32),
-            "tokenHash": sha256(token.encode()).hexdigest(),
-        }
-    )
+    values = {
+        "sessionid": new_identifier("sess"),
+        "appid": appid,
+        "accountid": account["accountid"],
+        "duration": seconds,
+        "csrfToken": token_hex(32),
+        "tokenHash": sha256(token.encode()).hexdigest(),
+    }
+    session = rows.new_row(Session, values)
     session["lastVerifiedAt"] = session["createdAt"]
     # After the clock was set back, createdAt is in the future.
     session["expiresAt"] = timestamp(
@@ -79,19 +82,17 @@ def list_sessions(
     *,
     appid: str | None = None,
     accountid: str | None = None,
-    active: Any = None,
+    active: object = None,
     **paging: Any,
 ) -> Page | None:
     """Return the application's sessions, newest first, or None if there are none.
 
     ``accountid``: only sessions of this account. ``active``: if it is true, only those
-    that neither ended nor expired. ``paging``: see read_list() in lists.py. Raises
-    administrator-required, invalid-appid, invalid-parameter, invalid-limit,
-    invalid-offset or invalid-after.
+    that neither ended nor expired. ``paging``: see Paging in lists.py.
     """
     scope = administrator_scope(caller, accountid, appid)
     listing = Listing(Session, scope, active=bool(active))
-    return lists.read_list(listing, paging)
+    return read_list(listing, Paging(**paging))
 
 
 def list_own_sessions(
@@ -99,53 +100,55 @@ def list_own_sessions(
     accountid: str | None,
     *,
     appid: str | None = None,
-    active: Any = None,
+    active: object = None,
     **paging: Any,
 ) -> Page | None:
-    """Return the sessions of the caller's own account, as list_sessions does.
-
-    Raises invalid-accountid, invalid-account, invalid-appid, invalid-parameter,
-    invalid-limit, invalid-offset or invalid-after.
-    """
+    """Return the sessions of the caller's own account, as list_sessions does."""
     scope = own_scope(caller, accountid, appid)
     listing = Listing(Session, scope, active=bool(active))
-    return lists.read_list(listing, paging)
+    return read_list(listing, Paging(**paging))
 
 
 @transaction
 def end_session(
     caller: Caller, sessionid: str | None, *, appid: str | None = None
-) -> Object:
+) -> Resource:
     """End a session of the caller's own account, if it has not ended; return it.
 
-    Only the operator ends an administrator's sessions. Raises invalid-account,
-    invalid-sessionid or invalid-appid.
+    Only the operator ends an administrator's sessions.
     """
     if caller.administrator and not is_operator(caller):
         raise ServiceError("invalid-account")
-    # As they are committed: a transaction of the caller's own may see older rows.
-    get_accessible(Session, caller, sessionid, appid, lock=True)
-    mark_as_ended(Session.sessionid == sessionid)
-    return get_accessible(Session, caller, sessionid, appid, lock=True)
+    # As it is committed: a transaction of the caller's own may see an older row.
+    session = get_accessible(Session, caller, sessionid, appid, lock=True)
+    if session["endedAt"] is None:
+        changes = {"endedAt": current_timestamp(), "updatedAt": next_timestamp()}
+        Session.update(changes).where(Session.sessionid == sessionid).execute()
+        session |= changes
+    return Session.to_resource(session)
 
 
 @transaction
 def end_sessions(
     caller: Caller, accountid: str | None, *, appid: str | None = None
-) -> Object:
+) -> Resource:
     """End all sessions of an account at once; return how many were running.
 
-    Expired ones are marked as ended, too, so that a client doesn't renew them. Raises
-    administrator-required, invalid-appid, invalid-accountid or invalid-account.
+    Expired ones are marked as ended, too.
     """
     appid = require_administrator(caller, appid)
-    lock_target(caller, accountid, appid)
-    is_own = (Session.appid == appid) & (Session.accountid == accountid)
-    return {"object": "end", "count": mark_as_ended(is_own)}
+    account = lock_target(caller, accountid, appid)
+    return {"object": "end", "count": end_sessions_of(account)}
+
+
+def end_sessions_of(account: Row) -> int:
+    """End all sessions of a locked account; return how many were running."""
+    is_own = Session.appid == account["appid"]
+    return mark_as_ended(is_own & (Session.accountid == account["accountid"]))
 
 
 @transaction
-def mark_as_ended(condition: Any) -> int:
+def mark_as_ended(condition: peewee.Expression) -> int:
     """Mark the matching sessions as ended; return how many of them were running."""
     now = current_timestamp()
     ended = Session.update(endedAt=now, updatedAt=next_timestamp())
@@ -155,11 +158,8 @@ def mark_as_ended(condition: Any) -> int:
     return count
 
 
-def end_all_sessions(caller: Caller, *, appid: str | None = None) -> Object:
-    """End the sessions of all ordinary accounts; return how many were running.
-
-    Raises administrator-required or invalid-appid.
-    """
+def end_all_sessions(caller: Caller, *, appid: str | None = None) -> Resource:
+    """End the sessions of all ordinary accounts; return how many were running."""
     appid = require_operator(caller, appid)
     ordinary = Account.select(Account.accountid).where(
         Account.appid == appid, ~Account.administrator
@@ -169,10 +169,10 @@ def end_all_sessions(caller: Caller, *, appid: str | None = None) -> Object:
     return {"object": "end", "count": count}
 
 
-def purge_sessions(caller: Caller, days: int) -> Object:
+def purge_sessions(caller: Caller, days: int) -> Resource:
     """Delete the sessions that ended or expired that many days ago, or more.
 
-    Return how many. Raises administrator-required.
+    Return how many.
     """
     require_operator(caller)
     cutoff = timestamp(time.time_ns() - days * 86_400 * 10**9)
@@ -184,7 +184,7 @@ def purge_sessions(caller: Caller, days: int) -> Object:
     return {"object": "purge", "count": count}
 
 
-def batches(condition: Any) -> Iterator[Any]:
+def batches(condition: peewee.Expression) -> Iterator[peewee.Expression]:
     """Split the matching sessions into batches; yield a condition for each.
 
     Other connections can write between two batches. The conditions list ids, because

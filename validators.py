@@ -1,15 +1,20 @@
 """The fields of a profile, and the schemas of the bodies that create and update one."""
 
+import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, NamedTuple
+from unicodedata import is_normalized
 
+from email_validator import validate_email
 from flask import current_app
 from marshmallow import EXCLUDE, Schema, validate
 from marshmallow.fields import Field, Raw, String
 
 from errors import ServiceError
-from formats import check_address, parse_date
+from formats import matches
 
 
 class FieldSpec(NamedTuple):
@@ -35,11 +40,116 @@ PROFILE_FIELDS = {
     "website":       FieldSpec("website",      "text",  "https://example.com"),
 }  # fmt: skip
 
+OWN_FIELD = "x-[a-z0-9]+(-[a-z0-9]+)*"  # the name of a field of the product's own
+MAX_NAME_LENGTH = 64
+
+# 24:00, which Python 3.14 reads as the next day, is refused.
+ISO_DATE = r"(\d{4}-\d\d-\d\d|\d{8})([T ](?!24)\d\d:?\d\d.*)?"
+DATE_FORMATS = (
+    "%Y/%m/%d",  # 1950/01/31
+    "%Y-%m-%d",  # 1950-1-31
+    "%m/%d/%Y",  # 01/31/1950
+    "%d %B %Y",  # 31 January 1950
+    "%d %b %Y",  # 31 Jan 1950
+    "%B %d, %Y",  # January 31, 1950
+    "%b %d, %Y",  # Jan 31, 1950
+    "%B %d %Y",  # January 31 1950
+    "%b %d %Y",  # Jan 31 1950, and toDateString() of JavaScript
+    "%d %b %Y %H:%M:%S GMT",  # HTTP, RFC 2822
+    "%d %b %Y %H:%M:%S %z",
+    "%d %b %Y %H:%M GMT",
+    "%d %b %Y %H:%M %z",
+    "%b %d %Y %H:%M:%S GMT%z",  # String(date) of JavaScript
+)
+# Before a date in English
+WEEKDAY = (
+    "(?i)^((mon|tues|wednes|thurs|fri|satur|sun)day|mon|tue|wed|thu|fri|sat|sun),? "
+    r"(?=\w+ )"
+)
+MAX_UTC_OFFSET = timedelta(hours=14)  # that of the Line Islands
+
+
+def is_own_field(name: str) -> bool:
+    """Return whether a name has the form of a field of the product's own."""
+    return matches(OWN_FIELD, name) and len(name) <= MAX_NAME_LENGTH
+
+
+def get_field(name: str) -> FieldSpec:
+    """Return a field of PROFILE_FIELDS, or one of the product's own, which is text.
+
+    Raises ServiceError for an unknown field.
+    """
+    if name in PROFILE_FIELDS:
+        return PROFILE_FIELDS[name]
+    if not is_own_field(name):
+        raise ServiceError(f"invalid-{name}")
+    example = name.removeprefix("x-").replace("-", " ").capitalize()
+    return FieldSpec(name, "text", example)
+
+
+def parse_date(text: str) -> str:
+    """Return a date as YYYY-MM-DD, without its time. Raises ValueError.
+
+    docs/API.md lists the formats.
+    """
+    # JavaScript adds the name of the time zone, in any language.
+    text = re.sub(r"(?<=GMT[+-]\d{4}) \([^()]*\)\Z", "", text)
+    # strptime() would also accept other white space, and more of it.
+    is_plain = text.isascii() and text.isprintable()
+    if not is_plain or re.search(r"(?<![\w,]) ", text):
+        raise ValueError
+    moment = parse_moment(text)
+    offset = moment.utcoffset()
+    if offset and abs(offset) > MAX_UTC_OFFSET:
+        raise ValueError
+    return moment.date().isoformat()
+
+
+def parse_moment(text: str) -> datetime:
+    """Return a date with its time, if it has one. Raises ValueError."""
+    if re.fullmatch(ISO_DATE, text):
+        return datetime.fromisoformat(text)
+    text = re.sub(WEEKDAY, "", text)
+    for date_format in DATE_FORMATS:
+        with suppress(ValueError):
+            return datetime.strptime(text, date_format)
+    raise ValueError
+
+
+def check_address(text: str) -> str:
+    """Return a valid e-mail address unchanged. Raises ValueError.
+
+    The domain can be any with a dot. An address that isn't ASCII must be in its normal
+    form, except for the case of the domain.
+    """
+    # 254: RFC 5321, section 4.5.3.1.3, without the angle brackets. This is checked
+    # first, because email-validator takes long for a long text.
+    if len(text) > 254:
+        raise ValueError
+    # email-validator refuses special-use domains such as .local. It documents one way
+    # to allow them, a list that a host program would share, so the check gets another
+    # last letter instead, which changes nothing else.
+    checked = re.sub(r"(\.[A-Za-z]*)[A-Za-z]\Z", r"\1x", text)
+    # Deliverability would be checked over the network.
+    address = validate_email(checked, strict=True, check_deliverability=False)
+    is_normal = checked.lower() == address.normalized.lower()
+    if not text.isascii() and not (is_normal and is_normalized("NFC", text)):
+        raise ValueError
+    return text
+
+
+# These are also in the description, so JavaScript has to understand them. A copy in
+# PostgreSQL could not store NUL.
+NO_NUL = r"^[^\u0000]*$"
+ADDRESS = r"^[^@\u0000]+@[^\u0000]*$"
+
 
 class Text(String):
     """A string that a database can store. ``parse`` returns it as it is stored."""
 
-    parse: Callable[[str], str] = staticmethod(str)
+    def __init__(self, parse: Callable[[str], str], **options: Any) -> None:
+        super().__init__(**options)
+        self.parse = parse
 
     def _deserialize(self, value: object, *args: Any, **kwargs: Any) -> str:
         if not isinstance(value, str):
@@ -47,19 +157,9 @@ class Text(String):
         text = str.__str__(value)  # the value of an Enum, not its name
         try:
             text.encode()  # fails for a lone surrogate: no database can store it
-            if "\0" in text:  # a copy in PostgreSQL could not store it
-                raise ValueError
             return self.parse(text)
         except ValueError as error:
             raise self.make_error("invalid") from error
-
-
-class Date(Text):
-    parse = staticmethod(parse_date)
-
-
-class Address(Text):
-    parse = staticmethod(check_address)
 
 
 class Body(Schema):
@@ -100,9 +200,7 @@ def make_schema(
     """
     schema: dict[str, Field] = {}
     for name in (*required, *optional):
-        if name not in PROFILE_FIELDS:
-            raise ServiceError(f"invalid-{name}")
-        schema[PROFILE_FIELDS[name].property] = make_field(
+        schema[get_field(name).property] = make_field(
             name, dict(lengths), optional=name in optional, creating=creating
         )
     if creating:
@@ -120,19 +218,24 @@ def make_field(
     profile requires a valid address.
     """
     code = f"invalid-{name}"
-    rule = PROFILE_FIELDS[name].rule
-    field_class = Text
-    # Only for the description, because pre_load replaces an empty string.
-    checks: list[validate.Validator] = [validate.Length(min=1, error=code)]
+    rule = get_field(name).rule
+    parse: Callable[[str], str] = str
+    pattern = NO_NUL
+    if rule == "email":
+        parse = check_address if creating else str
+        pattern = ADDRESS
+    elif rule == "date":
+        parse = parse_date
+    checks: list[validate.Validator] = [
+        validate.Regexp(pattern, error=code),
+        # Only for the description, because pre_load replaces an empty string.
+        validate.Length(min=1, error=code),
+    ]
     if rule == "name":
         minimum, maximum = lengths[name]
         checks.append(validate.Length(minimum, maximum, error=f"{code}-length"))
-    elif rule == "email":
-        field_class = Address if creating else Text
-        checks.append(validate.Regexp("^[^@]+@", error=code))
-    elif rule == "date":
-        field_class = Date
-    return field_class(
+    return Text(
+        parse,
         data_key=name,
         required=not optional,
         allow_none=optional,
@@ -154,7 +257,7 @@ def field_codes(names: Sequence[str]) -> list[str]:
     codes = []
     for name in names:
         codes.append(f"invalid-{name}")
-        if PROFILE_FIELDS[name].rule == "name":
+        if name in current_app.config["PROFILE_LENGTHS"]:
             codes.append(f"invalid-{name}-length")
     return codes
 
@@ -164,11 +267,10 @@ def example_body(examples: dict[str, str] | None = None) -> dict[str, str]:
 
     ``examples``: values instead of those in PROFILE_FIELDS.
     """
-    examples = examples or {}
     lengths = current_app.config["PROFILE_LENGTHS"]
     body = {}
     for name in configured_fields():
+        example = (examples or {}).get(name, get_field(name).example)
         minimum, maximum = lengths.get(name, (0, None))
-        example = examples.get(name, PROFILE_FIELDS[name].example)
         body[name] = example.ljust(minimum, ".")[:maximum]
     return body

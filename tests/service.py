@@ -39,6 +39,7 @@ PROFILES = "/api/administrator/profiles"
 SESSIONS = "/api/administrator/sessions"
 PROCFILE = shlex.split((ROOT / "Procfile").read_text().partition("web: ")[2])
 SERVER = os.environ.get("TEST_MYSQL_URL", "")
+TABLES = [model._meta.table_name for model in MODELS]
 PASSWORD = "IDENTIFIED BY 'x'"
 NO_CHECKS = "SET foreign_key_checks = 0"
 STARTS = itertools.count(1_700_000_000_000_000_000, 10**12)  # ns, 1,000 s apart
@@ -96,11 +97,11 @@ def run(service, *words):
     return json.loads(line)
 
 
-def run_python(*words, cwd=ROOT, **settings):
+def run_python(*words, cwd=ROOT, stdin=None, **settings):
     """Run Python in a process with these settings; return it, with what it printed."""
     environment = os.environ | settings
     options = {"env": environment, "capture_output": True, "encoding": "utf-8"}
-    return subprocess.run([sys.executable, *words], cwd=cwd, **options)
+    return subprocess.run([sys.executable, *words], cwd=cwd, stdin=stdin, **options)
 
 
 def named(name, **more):
@@ -235,7 +236,7 @@ def execute(url, sql, *values):
 def stored(url):
     """Every row of each table, in the order of their keys."""
     select = "SELECT * FROM {} ORDER BY 1"
-    return {model.TABLE: execute(url, select.format(model.TABLE)) for model in MODELS}
+    return {table: execute(url, select.format(table)) for table in TABLES}
 
 
 def fill(model, appid, count, *, accountid=None):
@@ -249,14 +250,14 @@ def fill(model, appid, count, *, accountid=None):
         Account.insert(account).on_conflict_ignore().execute()
         for some in chunked(rows, 100):
             model.insert_many(some).execute()
-    names = [model._meta.primary_key.name, *model.columns()]
-    return [model.as_object([row[name] for name in names]) for row in reversed(rows)]
+    return [model.to_resource(row) for row in reversed(rows)]
 
 
 def new_row(model, moment, appid, accountid):
     """A value for each column of a row that was made at the moment."""
     values = {"administrator": False, "profileid": None, "endedAt": None}
-    values[f"{model.TABLE}id"] = new_identifier(model.PREFIX)
+    values["fields"] = json.dumps({"x-note": f"note {moment} é\U0001f600"})
+    values[model.KEY] = new_identifier(model.PREFIX)
     values |= {"id": moment, "appid": appid, "accountid": accountid}
     values |= {"tokenHash": token_hex(32), "csrfToken": token_hex(32)}
     values["duration"] = 60

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 from service import (
     ROOT,
+    TABLES,
     SignedIn,
     at_once,
     close_connection,
@@ -22,7 +23,7 @@ from service import (
 )
 
 from database import db
-from models import EMAILS, MODELS
+from models import EMAILS
 
 NOTHING = {"object": "database", "added": []}
 PHONE = {"object": "database", "added": ["profile.phone"]}
@@ -47,7 +48,7 @@ def drop_email_indexes(url):
 
 
 def describe_columns():
-    tables = {model.TABLE: db.get_columns(model.TABLE) for model in MODELS}
+    tables = {name: db.get_columns(name) for name in TABLES}
     return {name: {column.name: column for column in tables[name]} for name in tables}
 
 

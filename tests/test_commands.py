@@ -67,6 +67,24 @@ def fail(invoke):
     return run
 
 
+@pytest.mark.parametrize("words", ["--help", "--version", "", "init-db --help"])
+def test_help_makes_no_database(tmp_path, words):
+    url = f"sqlite:///{tmp_path}/profiles.db"
+    done = run_python("-m", "flask", *words.split(), DATABASE_URL=url)
+    assert "Usage: " in done.stdout + done.stderr or "Flask" in done.stdout
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_command_reports_a_file_that_it_makes(tmp_path):
+    """Otherwise a token of a wrong database would look like any other."""
+    file = tmp_path / "profiles.db"
+    url = f"sqlite:///{file}"
+    for stderr in (f"Created a new database, {file}\n", ""):
+        done = run_python("-m", "flask", "create-administrator", DATABASE_URL=url)
+        assert done.stderr == stderr
+        assert len(json.loads(done.stdout)["token"]) == 64
+
+
 NO_ACCOUNT = "invalid-accountid: the application has no such account"
 NO_SESSION = "invalid-sessionid: the application has no such session"
 BAD_APPID = "invalid-appid: it must match [A-Za-z0-9._-]{1,64}"
@@ -195,9 +213,10 @@ def test_create_administrator(app, flask):
 def test_an_administrator_and_its_session_are_stored_both_or_neither(
     app, fail, database_url
 ):
-    execute(database_url, "ALTER TABLE session RENAME TO away")
+    rename = "ALTER TABLE session RENAME COLUMN {} TO {}"
+    execute(database_url, rename.format("duration", "away"))
     assert fail("create-administrator").startswith("Error: database-unavailable: ")
-    execute(database_url, "ALTER TABLE away RENAME TO session")
+    execute(database_url, rename.format("away", "duration"))
     assert not any(stored(database_url).values())
 
 

@@ -13,6 +13,7 @@ from functools import partial
 from urllib.parse import urlsplit
 
 import peewee
+import pymysql
 import pytest
 from service import (
     PROFILES,
@@ -207,6 +208,24 @@ def test_a_connection_that_the_server_closed_since_it_was_idle_is_replaced(
     db.execute_sql("SET SESSION wait_timeout = 1")
     wait_until(lambda: not connections(database_url))
     assert administrator.profiles() == []
+
+
+@on_mysql
+def test_a_login_plugin_that_needs_another_package(
+    database_url, make_app, monkeypatch, caplog
+):
+    """PyMySQL raises RuntimeError, for example if ed25519 needs PyNaCl."""
+    message = "'pynacl' package is required for ed25519_password auth method"
+
+    def connect(**options):
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(pymysql, "connect", connect)
+    app = make_app()
+    assert caplog.messages == [
+        f"database unavailable: OperationalError 2059: {message}"
+    ]
+    assert_error(app.test_client().get("/health"), 503, "database-unavailable")
 
 
 @on_mysql

@@ -2,8 +2,6 @@
 
 import json
 import re
-from base64 import b64encode
-from hashlib import sha256
 
 import pytest
 from service import CREATE, ROOT, UPDATE, assert_error, sign_in
@@ -12,7 +10,7 @@ from validators import PROFILE_FIELDS
 
 DOCUMENT = json.loads((ROOT / "openapi.json").read_text())
 PATHS = DOCUMENT["paths"]
-DOCS = {"/docs", "/docs/", "/docs/API.md", "/docs/<path:path>"}
+DOCS = {"/docs", "/docs/", "/docs/API.md", "/docs/<path:name>"}
 PAGES = {"/", "/openapi.json", *DOCS}
 NAMES = """
 createAccount createSession listAccounts listProfiles listSessions endSessions
@@ -164,7 +162,11 @@ def test_an_optional_field(make_app, kind):
     body = described(app, f"components schemas {kind}")
     assert body["required"] == ["full-name"]
     assert body["properties"]["full-name"]["type"] == "string"
-    assert body["properties"]["phone"] == {"type": ["string", "null"], "minLength": 1}
+    assert body["properties"]["phone"] == {
+        "type": ["string", "null"],
+        "minLength": 1,
+        "pattern": r"^[^\u0000]*$",
+    }
 
 
 def test_a_list_has_its_page_size(make_app):
@@ -186,23 +188,25 @@ def test_the_page_is_relative_and_asks_nothing_of_the_network(client, path):
     host = {"Host": "evil.example"}
     assert client.get(path, headers=host).location == "docs/"
     page = client.get("/docs/", headers=host).text
-    assert '"url": "../openapi.json"' in page
-    assert '"validatorUrl": null' in page
-    assert not re.search("http|evil", page)
+    with client.get("/docs/swagger.js", headers=host) as response:
+        script = response.text
+    assert 'url: "../openapi.json"' in script
+    assert "validatorUrl: null" in script
+    assert not re.search("http|evil", page + script)
     assert set(re.findall('(?:href|src)="(.)', page)) == {"."}
 
 
 def test_the_page_runs_no_script_but_its_own(client):
     """Tokens are typed into it."""
     response = client.get("/docs/")
-    hashes = ""
-    for source in re.findall("(?s)<(?:style|script)>(.*?)</", response.text):
-        digest = sha256(source.encode()).digest()
-        hashes += f" 'sha256-{b64encode(digest).decode()}'"
+    assert not re.search("<style|<script>", response.text)
     assert response.headers["Content-Security-Policy"] == (
         "default-src 'none'; connect-src 'self'; img-src 'self' data:; "
-        f"style-src 'self'{hashes}; script-src 'self'{hashes}"
+        "style-src 'self'; script-src 'self'"
     )
+    for path in re.findall('(?:href|src)="./(.+?)"', response.text):
+        with client.get(f"/docs/{path}") as file:
+            assert file.status_code == 200
 
 
 @pytest.mark.parametrize(

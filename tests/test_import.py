@@ -1,22 +1,26 @@
-"""docs/import_users.py, run by its command on a file of users, twice."""
+"""flask import-users, run on a file of users, twice."""
+
+import json
 
 import pytest
-from service import ROOT, close_connection, run_python, stored
+from service import close_connection, run_python, stored
 
 from accounts import list_accounts
 from callers import OPERATOR
 
-HEADER = "\ufeffid,full-name,contact-email,dob\r\n"
+HEADER = "\ufeffid,full-name,contact-email,dob,x-vat-id\r\n"
 LINES = {
-    2: "u-1,Zoë,zoe@example.com,1950-01-31",
-    3: "u-2,Ada,ada@example.com,1/2/1950",
-    4: "u-3,,@,",
-    5: " u-4,Ada,ada@example.com,",
-    6: "u-5,Ada,ada@example.com",
-    7: "u-6,Ada,ada@example.com,,x",
-    8: "u-1,Eve,eve@example.com,",
-    9: "u-8,Jos\udce9,jose@example.com,",  # a byte of Latin-1
-    10: 'u-7,"Grace,\r\nHopper",grace@example.com,',
+    2: "u-1,Zoë,zoe@example.com,1950-01-31,CHE-1",
+    3: "u-2,Ada,ada@example.com,1/2/1950,",
+    4: "u-3,,@,,",
+    5: " u-4,Ada,ada@example.com,,",
+    6: "u-5,Ada,ada@example.com,",
+    7: "u-6,Ada,ada@example.com,,,x",
+    8: "u-1,Eve,eve@example.com,,",
+    9: "u-8,Jos\udce9,jose@example.com,,",  # a byte of Latin-1
+    10: 'u-7,"Grace,\r\nHopper",grace@example.com,,',
+    12: "",
+    13: "u-9,Lea,lea@,,",
 }
 REFUSED = """\
 line 3: invalid-dob
@@ -24,42 +28,79 @@ line 4: invalid-contact-email, invalid-full-name
 line 5: invalid-idempotency-key
 line 6: wrong number of columns
 line 7: wrong number of columns
+line 8: repeated id
 line 9: invalid-full-name
+line 13: invalid-contact-email
 """
 
 
 @pytest.fixture
 def import_users(app, database_url, tmp_path):
-    """Imports the text of a file, from another folder than the service's."""
+    """Imports the text of a file."""
 
-    def run(text):
+    def run(text, *, by_standard_input=False, **settings):
         file = tmp_path / "users.csv"
         file.write_bytes(text.encode(errors="surrogateescape"))
-        settings = {"DATABASE_URL": database_url, "APPID": app.config["APPID"]}
-        settings["OPTIONAL_PROFILE_FIELDS"] = "dob"
-        program = ROOT / "docs/import_users.py"
-        return run_python(program, file, cwd=tmp_path, **settings)
+        settings = {"DATABASE_URL": database_url, **settings}
+        settings["OPTIONAL_PROFILE_FIELDS"] = "dob,x-vat-id"
+        command = ["-m", "flask", "import-users", "--appid", app.config["APPID"]]
+        if by_standard_input:
+            with file.open("rb") as stdin:
+                return run_python(*command, "-", stdin=stdin, **settings)
+        return run_python(*command, file, **settings)
 
     return run
 
 
-def test_each_user_is_imported_once(import_users, app, database_url):
+def counts(done):
+    """What an import prints last, without its object."""
+    assert done.stdout.startswith('{"object": "import", ')
+    return [*json.loads(done.stdout).values()][1:]
+
+
+@pytest.mark.parametrize("by_standard_input", [False, True])
+def test_each_user_is_imported_once(import_users, app, database_url, by_standard_input):
     """With an account and a default profile, and without a session."""
     text = HEADER + "\r\n".join(LINES.values())
-    done = import_users(text)
-    assert done.stderr == ""
-    assert done.stdout == f"{REFUSED}2 imported, 1 unchanged, 6 refused\n"
+    done = import_users(text, by_standard_input=by_standard_input)
+    assert done.stderr == REFUSED
+    assert (done.returncode, counts(done)) == (1, [2, 0, 8])
     users = {user["externalid"]: user["profile"] for user in list_accounts(OPERATOR)}
     assert {*users} == {"u-1", "u-7"}
     assert users["u-1"]["fullName"] == "Zoë"
     assert users["u-1"]["dob"] == "1950-01-31"
+    assert users["u-1"]["fields"] == {"x-vat-id": "CHE-1"}
     assert users["u-7"]["fullName"] == "Grace,\r\nHopper"
     close_connection()
     before = stored(database_url)
     assert not [row for row in before["session"] if app.config["APPID"] in row]
-    again = import_users(text).stdout
-    assert again == f"{REFUSED}0 imported, 3 unchanged, 6 refused\n"
+    again = import_users(text)
+    assert (again.stderr, counts(again)) == (REFUSED, [0, 2, 8])
     assert stored(database_url) == before
+
+
+def test_nothing_is_refused(import_users):
+    done = import_users(f"{HEADER}{LINES[2]}\n")
+    assert (done.returncode, done.stderr, counts(done)) == (0, "", [1, 0, 0])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'u-2,"Ada,ada@example.com,,',
+        'u-2,"A"da,ada@example.com,,',
+        f"u-2,{'A' * 140_000},ada@example.com,,",
+    ],
+    ids=["unclosed quote", "stray quote", "field too long"],
+)
+def test_a_broken_line_stops_the_import(import_users, line):
+    """What was imported before it stays."""
+    done = import_users(f"{HEADER}{LINES[2]}\n{line}\nu-3,Eve,eve@example.com,,\n")
+    assert done.stderr.startswith("line 3: stopped here: ")
+    assert len(done.stderr.splitlines()) == 1
+    assert (done.returncode, counts(done)) == (1, [1, 0, 1])
+    (account,) = list_accounts(OPERATOR)
+    assert account["externalid"] == "u-1"
 
 
 @pytest.mark.parametrize("header", ["", "full-name", "id,phone", "id,full-name,id"])
@@ -67,5 +108,26 @@ def test_columns_that_the_service_does_not_have(import_users, user, header):
     done = import_users(f"{header}\n1,2,3\n")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(
-        "The columns must be id and fields, each once, out of"
+        "Error: the columns must be id and fields, each once, out of id, contact-email"
     )
+
+
+@pytest.mark.parametrize(
+    "words, error",
+    [
+        ([], 'name a FILE, or "-" for standard input'),
+        (["nowhere.csv"], "[Errno 2] No such file or directory: 'nowhere.csv'"),
+        (["tests"], "[Errno 21] Is a directory: 'tests'"),
+    ],
+)
+def test_no_file_is_an_error_of_one_line(words, error, database_url):
+    done = run_python("-m", "flask", "import-users", *words, DATABASE_URL=database_url)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"Error: {error}\n"
+
+
+def test_no_database_is_an_error_of_one_line(import_users):
+    done = import_users(HEADER, DATABASE_URL="mysql://root@127.0.0.1:3/none")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("Error: database-unavailable: OperationalError 2003")
+    assert len(done.stderr.splitlines()) == 1

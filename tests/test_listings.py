@@ -335,7 +335,18 @@ def test_a_parameter_that_a_list_does_not_have_is_refused(administrator, path, n
     for name in names.split():
         for more in ("limit=1", "all=1", "limit=x"):
             query = f"{'&' if '?' in path else '?'}{name}=&{more}"
-            assert_error(administrator.get(path + query), 400, "invalid-parameter")
+            response = administrator.get(path + query)
+            assert_error(response, 400, "invalid-parameter")
+            assert response.json["errors"] == {name: "invalid-parameter"}
+
+
+@pytest.mark.parametrize("path", [PROFILES, "/api/user/sessions"])
+def test_unknown_parameters_are_refused_before_rights_are_checked(client, user, path):
+    query = {"limitt": "1", "Active": "1"}
+    assert_error(client.get(path, query_string=query), 401, "sign-in-required")
+    response = user.get(path, query_string=query)
+    assert_error(response, 400, "invalid-parameter")
+    assert response.json["errors"] == dict.fromkeys(query, "invalid-parameter")
 
 
 @pytest.mark.parametrize("operation", [list_profiles, list_sessions, list_accounts])
@@ -348,8 +359,9 @@ def test_an_empty_accountid_lists_nobody(administrator, operation):
         response = administrator.get(f"/api/administrator/{name}?{query}")
         assert (response.status_code, response.json) == (200, None)
     assert operation(caller, accountid="") is None
-    assert len(operation(caller, accountid=None)) == 1
-    with pytest.raises(ServiceError, match="^invalid-parameter$"):
+    page = operation(caller, accountid=None)
+    assert (len(page), page.has_more) == (1, False)
+    with pytest.raises(TypeError, match="acountid"):
         operation(caller, acountid=caller.accountid)
 
 

@@ -9,6 +9,7 @@ from io import BytesIO
 import pytest
 from service import CREATE, UPDATE, assert_error, named, run, sign_in
 
+import blueprints
 from app import LogFormatter, create_app
 from errors import ServiceError
 from profiles import create_profile
@@ -378,6 +379,40 @@ def test_an_error_cannot_forge_a_line(separator):
     assert last == repr(f"ValueError: {forged}")
 
 
+@pytest.mark.parametrize(
+    "field", ["full-name", "contact-email", "display-email", "dob", "website"]
+)
+def test_nul_is_refused(make_app, field):
+    """The description says so by a pattern."""
+    body = {"full-name": "Ada", field: "a@b\0.com"}
+    user = sign_in(make_app(USER_PROFILE_FIELDS=f"{field}"))
+    assert_error(user.create(body), 400, f"invalid-{field}")
+    valid = {"dob": "1950-01-31"}.get(field, "a@b.com")
+    profileid = user.create({field: valid}).json["profileid"]
+    assert_error(user.update(profileid, body), 400, f"invalid-{field}")
+
+
+class UnreadStream(BytesIO):
+    """A body that must not be read."""
+
+    def readinto(self, buffer):
+        raise AssertionError
+
+
+@pytest.mark.parametrize("token", [None, "0" * 64])
+@pytest.mark.parametrize("path", [UPDATE, CREATE, "/api/administrator/create-session"])
+def test_a_body_is_not_read_without_a_token(client, path, token):
+    response = client.open(
+        path,
+        method="PATCH" if path == UPDATE else "POST",
+        input_stream=UnreadStream(b"{}"),
+        content_length=2,
+        content_type="application/json",
+        headers={"Authorization": f"Bearer {token}"} if token else {},
+    )
+    assert_error(response, 401, "sign-in-required")
+
+
 class EndingStream(BytesIO):
     """A body during whose arrival the session of its token is ended."""
 
@@ -391,7 +426,9 @@ class EndingStream(BytesIO):
 
 
 @pytest.mark.parametrize("path", [UPDATE, CREATE, "/api/administrator/create-session"])
-def test_a_token_that_is_ended_while_its_body_arrives(app, path):
+def test_a_token_that_is_ended_while_its_body_arrives(app, path, monkeypatch):
+    """The token is looked up again if the body took long."""
+    monkeypatch.setattr(blueprints, "SLOW_BODY_SECONDS", 0)
     user = sign_in(app)
     stream = EndingStream(b"{}", lambda: run(app, "end-sessions", user.accountid))
     response = user.open(

@@ -9,13 +9,15 @@ import pytest
 from service import ROOT, Served
 
 from app import create_app
-from config import SettingError, load
-from database_url import parse_database_url
+from config import SettingError, load, parse_database_url
 from validators import PROFILE_FIELDS
 
 CA = ssl.get_default_verify_paths().cafile
 NUMBER = "must be a whole number from 1 to 2147483647"
-FIELDS = f"must list each field once, out of {', '.join(PROFILE_FIELDS)}"
+FIELDS = (
+    f"must list each field once, out of {', '.join(PROFILE_FIELDS)}, "
+    "and fields of your own, such as x-postal-address"
+)
 LISTS = ["USER_PROFILE_FIELDS", "OPTIONAL_PROFILE_FIELDS"]
 # The variable, the value, and the reason.
 REFUSED = [
@@ -36,7 +38,14 @@ REFUSED = [
         ("PAGE_SIZE", value, NUMBER)
         for value in "0 １ 2147483648 1_0 1.5 10\n".split(" ")
     ),
-    *((name, value, FIELDS) for name in LISTS for value in ("fax", "dob,", "dob,dob")),
+    *(
+        (name, value, FIELDS)
+        for name in LISTS
+        for value in (
+            *("fax", "dob,", "dob,dob", "x-note,x-note", "X-note", "x-", "x-note-"),
+            *("x-a--b", "x-a_b", "x-né", f"x-{'a' * 63}"),
+        )
+    ),
 ]
 SCHEME = (
     "must look like sqlite:///file, sqlite:////folder/file or "
