@@ -423,8 +423,8 @@ def import_users_command(file: str | None, appid: str | None) -> Resource:
 def demo_command() -> None:
     """Create a few accounts, and print lines to try them.
 
-    Some lines call curl, and two set the variables of docs/client.py, which the sample
-    and the shop need. All contain tokens, so don't use this in production.
+    The lines export variables, which the samples of README and API use, and call curl.
+    They contain tokens, so don't use this in production.
 
     Example: flask demo
     """
@@ -442,9 +442,15 @@ def demo_command() -> None:
     form = " ".join(f"--data-urlencode '{name}={body[name]}'" for name in body)
     click.echo(f"""\
 Created an administrator, and three accounts with a profile each. Start the service with
-flask run, and paste any of these lines into another terminal. Or send requests from its
+flask run, and paste the lines below into another terminal. Or send requests from its
 page in a browser: click Authorize, and paste the tokens of the administrator and the user.
 {url}/
+
+# variables for docs/client.py and docs/shop.py, and for the samples in README and API
+export PROFILES_URL={url}
+export PROFILES_TOKEN={administrator_session["token"]}
+export URL=$PROFILES_URL ADMIN=$PROFILES_TOKEN ACCOUNTID={owner}
+export TOKEN={user_session["token"]}
 
 # as the user: update-profile with the same values, and create-profile
 curl -X PATCH {user} {form} '{url}/api/user/update-profile?profileid={profile["profileid"]}'
@@ -456,8 +462,4 @@ curl {admin} '{url}/api/administrator/profiles?limit=2'
 
 # as the user again: the profiles of this account
 curl {user} '{url}/api/user/profiles?accountid={owner}'
-
-# for docs/client.py: the sample in README, and the shop in docs/shop.py
-export PROFILES_URL={url}
-export PROFILES_TOKEN={administrator_session["token"]}
 """)  # noqa: E501 (a line of curl is pasted as one line)

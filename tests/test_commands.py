@@ -420,7 +420,7 @@ def test_the_demo_may_be_repeated(invoke, database_url):
     for _ in range(2):
         printed = invoke("demo").stdout
         assert printed.count("\ncurl ") == 5
-        assert printed.count("\nexport ") == 2
+        assert printed.count("\nexport ") == 4
     assert len(stored(database_url)["profile"]) == 6
 
 

@@ -326,7 +326,7 @@ def test_rooms():
 
 def test_modules_in_python():
     """Those that app imports, whose names must not clash with a program's own."""
-    sentence = re.search(r"(?s)modules are\s(.*?), so", PYTHON)[1]
+    sentence = re.search(r"(?s)other names than these:(.*?)\.\n", PYTHON)[1]
     listed = re.findall("`([a-z_]+)`", sentence)
     assert {*listed, "gunicorn.conf"} == CODE.keys()
 
@@ -354,7 +354,7 @@ def test_operations_in_python():
 
 def test_conflicts_in_python():
     """The errors after which a transaction of the caller's runs again; 1205: a lock."""
-    (listed,) = re.findall(r"on MySQL, that is error (.*?), or an\s", PYTHON)
+    (listed,) = re.findall(r"on MySQL, that is error (.*?),\s+or an\s", PYTHON)
     numbers = map(int, re.findall("[0-9]+", listed))
     assert {*numbers} == {1205, *CONFLICTS}
 
@@ -372,14 +372,16 @@ def test_requests_with_curl(serve, empty_database_url):
 
 
 @pytest.mark.long
-def test_the_request_of_the_first_screen(serve, empty_database_url):
+def test_the_request_of_the_first_screen(serve, make_app, empty_database_url):
+    """README's, after the lines of the demo that export its variables."""
     service = serve(empty_database_url)
-    user = sign_in(service)
-    known = {
-        "http://127.0.0.1:5000": f"http://127.0.0.1:{service.port}",
-        "acct_9b1d4e6f8a2c7035": user.accountid,
-        "e3b7…": user.token,
-    }
+    app = make_app(DATABASE_URL=empty_database_url, APPID="default")
+    printed = app.test_cli_runner().invoke(args=["demo"]).stdout
+    exports = dict(
+        re.findall(r"(\w+)=(\S+)", "\n".join(re.findall("(?m)^export .*", printed)))
+    )
+    known = {f"${name}": value for name, value in exports.items()}
+    known["$URL"] = f"http://127.0.0.1:{service.port}"
     assert send_samples(README, known) == 1
 
 
