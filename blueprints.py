@@ -167,8 +167,9 @@ def read_caller() -> SessionCaller:
     environ = request.environ  # gunicorn.conf.py logs the names that are set here
     appid = resolve_appid(request.headers.get("X-Appid"))
     environ["profiles.appid"] = appid
+    query = request.args.to_dict()
     for model in MODELS:
-        identifier = request.args.get(model.KEY)
+        identifier = query.get(model.KEY)
         if is_identifier(model.PREFIX, identifier):
             environ["profiles.target"] = identifier
     caller = find_caller(request.headers.get("Authorization"), appid)
@@ -237,15 +238,17 @@ def send_list(
     """
     caller = read_caller()
     refuse_unknown_parameters(*filters, *PAGING)
-    query: dict[str, Any] = {name: request.args.get(name) for name in filters}
-    query["after"] = request.args.get("after")
-    if request.args.get("all"):
-        page = operation(caller, appid=caller.appid, limit=BATCH, **query)
+    query = request.args.to_dict()
+    arguments: dict[str, Any] = {name: query.get(name) for name in filters}
+    arguments["after"] = query.get("after")
+    if query.get("all"):
+        page = operation(caller, appid=caller.appid, limit=BATCH, **arguments)
         chunks = stream_with_context(json_chunks(page))
         return Response(chunks, mimetype="application/json")
-    for name in ("limit", "offset"):
-        query[name] = request.args.get(name) or None  # an empty one counts as not given
-    page = operation(caller, appid=caller.appid, **query)
+    # An empty limit or offset counts as not given.
+    arguments["limit"] = query.get("limit") or None
+    arguments["offset"] = query.get("offset") or None
+    page = operation(caller, appid=caller.appid, **arguments)
     response = current_app.json.response(page)
     if page and page.rest:
         response.headers["Link"] = link_after(page[-1][page.rest.model.KEY])
