@@ -389,7 +389,7 @@ def insert_rows(target: Engine, model: ModelType, rows: list[tuple[Any, ...]]) -
 
 
 @command()
-@click.argument("file", type=click.Path(allow_dash=True), required=False)
+@click.argument("file", metavar="FILE", required=False)  # to refuse it in one line
 @appid_option
 def import_users_command(file: str | None, appid: str | None) -> Resource:
     """Import users from a CSV file, or from standard input if FILE is "-".
