@@ -5,8 +5,10 @@ import re
 import runpy
 import signal
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 
 import pytest
@@ -142,6 +144,58 @@ def test_a_client_that_stalls_is_given_up(serve, tmp_path, text):
         wait_until(lambda: is_occupied(service))
         wait_until(lambda: not is_occupied(service))
     assert "Traceback" not in service.log()
+
+
+SLOW_POST = (
+    f"POST {CREATE}?accountid=acct_0123456789abcdef HTTP/1.1\r\nHost: x\r\n"
+    "Content-Type: application/json\r\n"
+)
+WRONG_TOKEN = f"Authorization: Bearer {'0' * 64}\r\n"
+# Each is what a client without a token sends, and then goes on sending.
+HOLDERS = {
+    "nothing": ("", ""),
+    "HTTP/1.0, left open": ("GET /live HTTP/1.0\r\n\r\n", ""),
+    "TLS": ("\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", ""),
+    "a slow body": (f"{SLOW_POST}Content-Length: 60000\r\n\r\n", "{"),
+    "slow chunks": (f"{SLOW_POST}{CHUNKED}", "1\r\n{\r\n"),
+    "a wrong token": (f"{SLOW_POST}{WRONG_TOKEN}Content-Length: 60000\r\n\r\n", "{"),
+    "another path": ("POST /x HTTP/1.1\r\nContent-Length: 60000\r\n\r\n", "{"),
+}
+
+
+@pytest.mark.parametrize("head, more", HOLDERS.values(), ids=HOLDERS)
+def test_clients_without_a_token_occupy_no_thread(serve, tmp_path, head, more):
+    """Forty of them at once: another client gets its response within a second."""
+    service = serve(f"sqlite:///{tmp_path}/x.db", WEB_CONCURRENCY="1")
+    ended = Event()
+
+    def hold():
+        with connected(service, head) as wire:
+            with suppress(ConnectionError):
+                while not ended.wait(0.05):
+                    wire.sendall(more.encode())
+
+    with ThreadPoolExecutor(40) as pool, ExitStack() as stack:
+        stack.callback(ended.set)
+        holders = [pool.submit(hold) for _ in range(40)]
+        for _ in range(5):
+            assert not is_occupied(service)
+    for holder in holders:
+        holder.result()
+    assert "Traceback" not in service.log()
+
+
+def test_a_connection_is_kept_after_a_body_that_arrived_at_once(administrator):
+    """It is refused, so nobody reads its body."""
+    service = administrator.application
+    answers = exchange(service, f"{SLOW_POST}Content-Length: 2\r\n\r\n{{}}{HEALTH}\r\n")
+    assert re.findall("HTTP/1.1 ([0-9]+)", answers) == ["401", "200"]
+
+
+def test_a_broken_body_that_nobody_reads_gets_one_response(administrator):
+    text = f"{SLOW_POST}{CHUNKED}x\r\n{HEALTH}\r\n"
+    answers = exchange(administrator.application, text)
+    assert re.findall("HTTP/1.1 ([0-9]+)", answers) == ["401"]
 
 
 @pytest.fixture(scope="module")
