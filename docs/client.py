@@ -5,10 +5,10 @@ It reads these environment variables, of which the first two are required:
 - PROFILES_URL: the address of the service, such as http://127.0.0.1:8000
 - PROFILES_TOKEN: an administrator's token
 - PROFILES_APPID: the service's APPID, by default "default"
-- PROFILES_TIMEOUT: how many seconds a call waits for data, all tries together, by
+- PROFILES_TIMEOUT: how many seconds a request waits for data, including its retries, by
   default 5 for a GET and 15 for a change. Choose less than your web server gives a
-  page, or more for a nightly job. A response that trickles in can take longer,
-  because this limits each wait for data, not the whole response.
+  page, or more for a nightly job. A method that sends several requests can take longer,
+  and so can a response that trickles in, because this limits each wait for data.
 
 You identify a user by your own id for the user:
 
@@ -16,16 +16,15 @@ You identify a user by your own id for the user:
     user = User(user_id)  # each time the user signs in
     user = User(user_id, token, sessionid)  # in later requests
 
-Store user.token and user.sessionid in your own session after each use, because both
-change when an expired session is renewed. If a call raises SignedOut, end your own
-session too, and show your sign-in page. Threads and forked processes can use this
-module, each with its own User.
+Store user.token and user.sessionid in your own session. If a call raises SignedOut, end
+your own session too, and show your sign-in page. Threads and forked processes can use
+this module, each with its own User.
 """
 
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, field
 from functools import cache
 from hashlib import sha256
@@ -41,7 +40,7 @@ __version__ = "5.0.0"  # of the service that this file comes with
 Object = dict[str, Any]  # an account, a profile or a session, as API.md shows it
 Fields = Mapping[str, str | None]  # such as {"full-name": "Ada King"}
 
-DURATION = 28_800  # seconds that a user's session lasts
+DURATION = 2_592_000  # seconds that a user's session lasts: 30 days
 WAITS = (0, 1, 2, 4)  # seconds before each retry, if the response has no Retry-After
 TRY_SECONDS = 15  # seconds to wait for one response
 
@@ -50,13 +49,13 @@ FIELDS = (
     "full-name contact-email display-email display-name company-name dob phone "
     "occupation location website default duration"
 ).split()
-PAGING = ["accountid", "limit", "offset", "after", "all"]
-LIST_PARAMETERS = {
-    "accounts": PAGING,
-    "profiles": ["email", *PAGING],
-    "sessions": ["active", *PAGING],
-}
-OTHER_PARAMETERS = ["accountid", "profileid", "sessionid"]
+# A field that the service's settings add, at most 64 characters long.
+OWN_FIELD = "x-[a-z0-9]+(-[a-z0-9]+)*"
+PARAMETERS = "accountid profileid sessionid email active limit offset after all".split()
+
+# A PROFILES_URL has no password or query. Errors show only the first group, because
+# the path may be secret.
+ADDRESS = r"(https?://[\w.:\[\]-]+)(/[^@?#\s]*)?"
 
 
 @dataclass(eq=False)
@@ -65,7 +64,7 @@ class ServiceError(Exception):
 
     unexpected-answer: the response is not the service's, but a proxy's page, say.
     no-answer: there was no response, so there is no status either.
-    not-sent: the address, application id or token is malformed, so nothing was sent.
+    not-sent: a variable is not set, or a variable, token or key is malformed.
     """
 
     code: str
@@ -74,7 +73,7 @@ class ServiceError(Exception):
     reason: str | None = None  # of a 401: ended, expired, or None for an unknown token
     errors: dict[str, str] = field(default_factory=dict)  # each wrong field's code
     retry_after: str = ""
-    detail: str = ""  # of no-answer and not-sent: the address, and what went wrong
+    detail: str = ""  # of no-answer and not-sent: what went wrong
 
     def __post_init__(self) -> None:
         self.args = astuple(self)  # copy and pickle create the error from these
@@ -92,10 +91,7 @@ class AdministratorTokenError(ServiceError):
 
 
 class SignedOut(ServiceError):
-    """The user must sign in again, because the session was ended or is unknown.
-
-    If the account was deleted, the code is invalid-accountid.
-    """
+    """The user must sign in again: the session ended, expired or was deleted."""
 
 
 def send_request(
@@ -114,23 +110,20 @@ def send_request(
     a parameter that is None or empty, because requests would leave out None: without
     an accountid, for example, an administrator's list has the rows of all users.
     """
-    for name in body or {}:
-        if name not in FIELDS:
-            raise ValueError(f"unknown field: {name}")
-    parameters = LIST_PARAMETERS.get(path.rpartition("/")[2], OTHER_PARAMETERS)
-    for name, value in query.items():
-        if name not in parameters:
-            raise ValueError(f"unknown parameter: {name}")
-        if value is None or value == "":
-            raise ValueError(f"{name} has no value")
+    check_names(body or {}, query)
     headers = {"Authorization": f"Bearer {token}", "X-Appid": appid()}
     if key is not None:
         headers["Idempotency-Key"] = key
     if if_match is not None:
         headers["If-Match"] = f'"{if_match}"'
+    for name, value in headers.items():
+        if not re.fullmatch("[ -~]+", value):
+            raise ServiceError("not-sent", detail=f"malformed {name}")
     request = {"method": method, "params": query, "json": body, "headers": headers}
-    default = 5 if method == "GET" else 15
+    default = "5" if method == "GET" else "15"
     timeout = os.environ.get("PROFILES_TIMEOUT") or default
+    if not re.fullmatch(r"\d+(\.\d+)?", timeout):
+        raise ServiceError("not-sent", detail="malformed PROFILES_TIMEOUT")
     deadline = monotonic() + float(timeout)
     losses = 0
     for default_wait in WAITS:
@@ -151,8 +144,28 @@ def send_request(
     return send_once(path, deadline, request)
 
 
+def check_names(body: Mapping[str, object], query: Mapping[str, object]) -> None:
+    """Raise ValueError for an unknown field or parameter, or an empty parameter."""
+    for name in body:
+        is_own = re.fullmatch(OWN_FIELD, name) and len(name) <= 64
+        if name not in FIELDS and not is_own:
+            raise ValueError(f"unknown field: {name}")
+    for name, value in query.items():
+        if name not in PARAMETERS:
+            raise ValueError(f"unknown parameter: {name}")
+        if value is None or value == "":
+            raise ValueError(f"{name} has no value")
+
+
 def appid() -> str:
     return os.environ.get("PROFILES_APPID") or "default"
+
+
+def required_variable(name: str) -> str:
+    value = os.environ.get(name)
+    if not value:
+        raise ServiceError("not-sent", detail=f"{name} is not set")
+    return value
 
 
 @cache
@@ -166,29 +179,31 @@ def http_session(pid: int) -> requests.Session:
 
 
 def send_once(path: str, deadline: float, request: dict[str, Any]) -> Response:
-    url = os.environ["PROFILES_URL"].rstrip("/") + "/api/" + path
+    address = required_variable("PROFILES_URL")
+    match = re.fullmatch(ADDRESS, address)
+    if not match:
+        raise ServiceError("not-sent", detail="malformed PROFILES_URL")
+    url = address.rstrip("/") + "/api/" + path
     seconds = min(TRY_SECONDS, max(0.1, deadline - monotonic()))
     try:
         # A redirect is not followed, because it would turn a POST into a GET.
         options = {"timeout": seconds, "allow_redirects": False, **request}
-        http = http_session(os.getpid())
-        response = http.request(url=url, **options)
+        response = http_session(os.getpid()).request(url=url, **options)
     except (ValueError, requests.RequestException) as error:
-        code = "not-sent" if isinstance(error, ValueError) else "no-answer"
-        detail = f"{show_address()}, {describe_cause(error)}"
+        detail = f"{match[1]}, {describe_cause(error)}"
         # "from None", because the error's own text may contain the token or the query.
-        raise ServiceError(code, detail=detail) from None
-    try:
+        raise ServiceError("no-answer", detail=detail) from None
+    content: Any = None
+    with suppress(ValueError):  # if it is not JSON
         content = response.json()
         if response.status_code in (200, 201):
             return response
-        is_error = content["object"] == "error" and "message" in content
-    except (ValueError, TypeError, KeyError):
-        is_error = False
-    if not is_error:
-        content = {"message": "unexpected-answer"}
-    code = content["message"]
-    error_type = SignedOut if code == "sign-in-required" else ServiceError
+    if not isinstance(content, dict) or content.get("object") != "error":
+        content = {}
+    code = content.get("message", "unexpected-answer")
+    error_type = ServiceError
+    if code in ("sign-in-required", "administrator-required"):
+        error_type = SignedOut if path.startswith("user/") else AdministratorTokenError
     raise error_type(
         code,
         response.status_code,
@@ -199,33 +214,18 @@ def send_once(path: str, deadline: float, request: dict[str, Any]) -> Response:
     )
 
 
-def show_address() -> str:
-    """Return the scheme, host and port of PROFILES_URL; the rest may be secret."""
-    # Without a dot and a colon, even the whole may be: the token, for example.
-    host = r"(?:[\w.-]*|\[[\w.:]+\])(?::\d+)?"
-    pattern = rf"(?=.*[.:])(\w+://)?(?:[^/?#]*@)?({host})(?:[/?#][^@]*)?"
-    match = re.fullmatch(pattern, os.environ["PROFILES_URL"])
-    return (match[1] or "") + match[2] if match else "malformed PROFILES_URL"
-
-
 def describe_cause(error: BaseException) -> str:
-    """Return the class of the innermost cause and, if it has one, the system's text."""
+    """Return what the system says about the innermost cause, or the cause's class."""
     for cause in (error.__cause__, *error.args):
         if isinstance(cause, BaseException):
             return describe_cause(cause)
-    text = getattr(error, "strerror", None)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return getattr(error, "strerror", None) or type(error).__name__
 
 
 def administrate(method: str, path: str, **options: Any) -> Response:
     """Send a request with the administrator's token."""
-    token = os.environ["PROFILES_TOKEN"]
-    try:
-        return send_request(method, f"administrator/{path}", token, **options)
-    except ServiceError as error:
-        if error.code in ("sign-in-required", "administrator-required"):
-            raise AdministratorTokenError(*error.args) from error
-        raise
+    token = required_variable("PROFILES_TOKEN")
+    return send_request(method, f"administrator/{path}", token, **options)
 
 
 def walk(
@@ -284,23 +284,22 @@ def compute_accountid(user_id: str) -> str:
 
 
 @contextmanager
-def done_already(*codes: str) -> Iterator[None]:
-    """Ignore these codes, which say that another request has done the same."""
+def done_already(code: str) -> Iterator[None]:
+    """Ignore the code, which says that another request has done the same."""
     try:
         yield
     except ServiceError as error:
-        if error.code not in codes:
+        if error.code != code:
             raise
 
 
 class User:
     """A user who has signed up, by your id for the user.
 
-    Without the ``token`` and the ``sessionid`` that you have kept, this starts a
-    session of ``duration`` seconds; if the account was deleted, it raises
-    ServiceError("invalid-accountid"). When the session has expired, the next call
-    starts another one, so ``user.token`` and ``user.sessionid`` change.
-    ``user.accountid`` is the id of the user's account.
+    Without the ``token`` and the ``sessionid`` that you have stored, this starts a
+    session that lasts ``duration`` seconds, at most a year: choose how long your own
+    session lasts. If the account was deleted, it raises
+    ServiceError("invalid-accountid"). ``user.accountid`` is the id of the account.
     """
 
     def __init__(
@@ -321,34 +320,15 @@ class User:
 
     def sign_in(self) -> None:
         """Start a session, and use its token from now on."""
+        query = {"accountid": self.accountid}
         body = {"duration": self.duration}
-        session = self.administrate("POST", "create-session", body=body)
-        if session["accountid"] != self.accountid:
-            raise ServiceError("unexpected-answer", 201)
+        session = administrate("POST", "create-session", body=body, **query).json()
         self.token = session["token"]
         self.sessionid = session["sessionid"]
 
-    def administrate(self, method: str, path: str, **options: Any) -> Any:
-        """Send an administrator's request about this account; return its JSON."""
-        return administrate(method, path, accountid=self.accountid, **options).json()
-
     def send(self, method: str, path: str, **options: Any) -> Response:
-        """Send a request of the user. If the session has expired, renew it and resend.
-
-        Raises SignedOut.
-        """
-        path = f"user/{path}"
-        try:
-            return send_request(method, path, self.token, **options)
-        except SignedOut as error:
-            # An unknown token: its account or session was deleted, or PROFILES_APPID
-            # is wrong, which raises AdministratorTokenError here.
-            if error.reason is None and not self.administrate("GET", "accounts"):
-                raise SignedOut("invalid-accountid", 404) from error
-            if error.reason != "expired":
-                raise
-        self.sign_in()
-        return send_request(method, path, self.token, **options)
+        """Send a request of the user. Raises SignedOut."""
+        return send_request(method, f"user/{path}", self.token, **options)
 
     def call(self, method: str, path: str, **options: Any) -> Object:
         """Send a request of the user; return the object of the response."""
@@ -372,35 +352,33 @@ class User:
     ) -> Object:
         """Save the fields in a profile and return it.
 
-        Without a profileid, this is the default profile. If there is none, create the
-        profile with the key ``first``, or change it if it exists, and make it the
-        default. No other profile is changed.
+        Without a profileid, this is the default profile. If there is none, the profile
+        with the key ``first`` is created, unless it exists, and becomes the default.
 
-        With ``if_match``, the ``updatedAt`` of the profile that the user has edited, or
-        "" if there was none, nothing is saved if the profile was changed after that.
-        This raises ServiceError("profile-changed"): show the user the profile as it is.
+        ``if_match`` is the ``updatedAt`` of the profile that the user has edited, or ""
+        if your form showed no profile. If the profile has changed since then, nothing
+        is saved, and this raises ServiceError("profile-changed"): show it again.
         """
-        if profileid is not None:
-            query = {"profileid": profileid, "if_match": if_match}
-            return self.call("PATCH", "update-profile", body=fields, **query)
-        default = self.account()["profile"]
-        if default is not None:
-            with done_already("invalid-profileid"):  # it was just deleted
-                return self.save_profile(fields, default["profileid"], if_match)
-        if if_match:
-            raise ServiceError("profile-changed", 412)  # it was deleted
-        return self.save_first_profile(fields, if_match)
+        if profileid is None:
+            default = self.account()["profile"]
+            if default is None:
+                return self._save_first_profile(fields, if_match)
+            profileid = default["profileid"]
+        query = {"profileid": profileid, "if_match": if_match}
+        return self.call("PATCH", "update-profile", body=fields, **query)
 
-    def save_first_profile(self, fields: Fields, if_match: str | None) -> Object:
-        """Save the fields in the profile with the key ``first``, as the default."""
+    def _save_first_profile(self, fields: Fields, if_match: str | None) -> Object:
+        """Save the profile with the key ``first``, and make it the default."""
+        if if_match:
+            raise ServiceError("profile-changed", 412)  # the edited one was deleted
         options = {"key": "first", "accountid": self.accountid}
         body = {**fields, "default": "true"}
         response = self.send("POST", "create-profile", body=body, **options)
         profile: Object = response.json()
-        if response.status_code == 200:  # it existed, so nothing has been saved yet
-            profile = self.save_profile(fields, profile["profileid"], if_match)
-            self.set_default_profile(profile["profileid"])
-        return profile
+        if response.status_code == 201:
+            return profile
+        self.set_default_profile(profile["profileid"])  # it existed
+        return self.save_profile(fields, profile["profileid"], if_match)
 
     def create_profile(self, fields: Fields, key: str) -> Object:
         """Create a profile, or return the one that was created with the same key.
@@ -431,14 +409,14 @@ class User:
 
     def sign_out(self) -> None:
         """End this token's session. Discard the User: another call raises SignedOut."""
-        with done_already("sign-in-required", "invalid-sessionid"):
-            send_request("PATCH", "user/end-session", self.token)
+        with done_already("sign-in-required"):
+            self.send("PATCH", "end-session")
 
     def sign_out_everywhere(self) -> None:
         """End all sessions. Discard the User: another call raises SignedOut."""
-        self.administrate("PATCH", "end-sessions")
+        administrate("PATCH", "end-sessions", accountid=self.accountid)
 
     def delete(self) -> None:
         """Delete the account with its profiles and sessions."""
         with done_already("invalid-accountid"):
-            self.administrate("DELETE", "delete-account")
+            administrate("DELETE", "delete-account", accountid=self.accountid)

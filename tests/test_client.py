@@ -1,5 +1,9 @@
-"""docs/client.py, with the service behind a proxy that spoils some answers."""
+"""docs/client.py, with the service behind a proxy that spoils some answers.
 
+The cases of client_cases.json say what a client in any language does.
+"""
+
+import json
 import os
 import re
 import shutil
@@ -8,6 +12,7 @@ import ssl
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from copy import copy
 from importlib import import_module
@@ -140,6 +145,90 @@ def ids(sessions):
     return [session["sessionid"] for session in sessions]
 
 
+def run_python_client(client, user, steps):
+    """Return what each step of a case returned or raised."""
+    results = []
+    for step in steps:
+        target = client if step.get("of") == "client" else user
+        name = re.sub("[A-Z]", lambda match: "_" + match[0].lower(), step["call"])
+        values = [resolve(value, results) for value in step.get("arguments", [])]
+        try:
+            result = getattr(target, name)(*values, **step.get("options", {}))
+            if isinstance(result, Iterator):
+                result = list(result)
+            results.append({"returned": result})
+        except (ValueError, client.ServiceError) as error:
+            raised = {"type": type(error).__name__, "message": str(error)}
+            if raised["type"] == "ValueError":
+                raised["type"] = "TypeError"  # as it is called in JavaScript
+            for name, value in vars(error).items():
+                raised[re.sub("_(.)", lambda match: match[1].upper(), name)] = value
+            raised["shown"] = "".join(format_exception(error))
+            results.append({"raised": raised})
+    return results
+
+
+def resolve(value, results):
+    """Return the value; "$1.updatedAt" is a property of the result of step 1."""
+    reference = re.fullmatch(r"\$(\d+)(?:\.(\w+))?", str(value))
+    if not reference:
+        return value
+    result = results[int(reference[1])]["returned"]
+    return result[reference[2]] if reference[2] else result
+
+
+def assert_contains(actual, expected, results):
+    """Compare the expected properties of an object, and all rows of a list."""
+    expected = resolve(expected, results)
+    if isinstance(expected, dict):
+        for name, value in expected.items():
+            assert actual[name] == resolve(value, results)
+    elif isinstance(expected, list):
+        assert len(actual) == len(expected)
+        for row, expected_row in zip(actual, expected, strict=True):
+            assert_contains(row, expected_row, results)
+    else:
+        assert actual == expected
+
+
+def fault(row):
+    """Return the fault of the proxy that a case describes."""
+    if isinstance(row, str):
+        return {"pass": pass_on, "lose": lose}[row]
+    content = row["content"]
+    if content != "<p>":
+        content = json.dumps(content)
+    headers = row.get("headers", {})
+    headers = {name.replace("-", "_"): value for name, value in headers.items()}
+    return page(row["status"], content.encode(), **headers)
+
+
+CASES = json.loads((ROOT / "tests/client_cases.json").read_text())
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_a_case(proxy, client, eve, app, make_app, monkeypatch, case):
+    if "service" in case:  # its settings
+        proxy.app = make_app(APPID=app.config["APPID"], **case["service"])
+    for name, value in case.get("settings", {}).items():
+        if value is None:
+            monkeypatch.delenv(name)
+        else:
+            monkeypatch.setenv(name, value)
+    proxy.faults = iter([fault(row) for row in case.get("faults", [])])
+    results = run_python_client(client, eve, case["steps"])
+    for step, result in zip(case["steps"], results, strict=True):
+        if "raises" in step:
+            assert_contains(result["raised"], step["raises"], results)
+            assert "secret" not in result["raised"]["shown"]
+            assert eve.token not in result["raised"]["shown"]
+        else:
+            assert "returned" in result, result
+            assert_contains(result["returned"], step.get("returns", {}), results)
+    if "sent" in case:
+        assert proxy.sent == case["sent"]
+
+
 @pytest.mark.parametrize("name", ["README.md", "docs/API.md"])
 def test_the_sample_of_a_page(proxy, capsys, name):
     """The first answer to each request is lost, the second one is a 503."""
@@ -153,17 +242,6 @@ def test_the_sample_of_a_page(proxy, capsys, name):
     assert proxy.waits == [0, 2] * requests
 
 
-@pytest.mark.parametrize(
-    "user_id",
-    ["", "x ", "é", "x" * 256, 7],
-)
-def test_an_id_that_is_not_sent_as_it_is(proxy, client, user_id):
-    for call in (client.User, client.sign_up):
-        with pytest.raises(ValueError):
-            call(user_id)
-    assert proxy.sent == []
-
-
 def test_a_user_signs_up_once(proxy, client, keep):
     eve = client.sign_up("Eve", duration=7)
     again = client.sign_up("Eve")
@@ -172,7 +250,7 @@ def test_a_user_signs_up_once(proxy, client, keep):
     assert eve.account() == kept.account()
     assert again.accountid == eve.accountid
     found = client.walk(kept.send, "sessions", accountid=kept.accountid)
-    assert [session["duration"] for session in found] == [28_800, 7]
+    assert [session["duration"] for session in found] == [2_592_000, 7]
 
 
 @pytest.mark.parametrize("token", ["x", ""])
@@ -181,13 +259,6 @@ def test_a_token_is_kept_with_its_sessionid(proxy, client, token):
         with pytest.raises(ValueError, match="belong together"):
             client.User("Eve", token, sessionid)
     assert proxy.sent == []
-
-
-def test_a_session_of_another_account(proxy, client):
-    content = b'{"accountid": "acct_0", "token": "x", "sessionid": "x"}'
-    proxy.faults = iter([page(201, content)])
-    with pytest.raises(client.ServiceError, match="unexpected-answer"):
-        client.User("Eve")
 
 
 FORKS = """
@@ -226,18 +297,6 @@ def test_a_process_uses_no_connection_of_its_parent(serve, database_url):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_user_who_was_deleted_in_another_tab(client, eve, administrator, keep):
-    """Nothing makes the account again, whatever the other tab does."""
-    kept = keep(eve)
-    eve.delete()
-    eve.delete()
-    with pytest.raises(client.SignedOut, match="invalid-accountid"):
-        kept.save_profile(named("Eve"))
-    with pytest.raises(client.ServiceError, match="invalid-accountid, status 404"):
-        client.User("Eve")
-    assert all(account["administrator"] for account in client.accounts())
-
-
 def test_another_application(proxy, client, app, monkeypatch):
     token = sign_in(app, administrator=True, appid="shop").token
     monkeypatch.setenv("PROFILES_TOKEN", token)
@@ -246,152 +305,6 @@ def test_another_application(proxy, client, app, monkeypatch):
     monkeypatch.setenv("PROFILES_APPID", "")  # as if it were not set
     with pytest.raises(client.AdministratorTokenError):
         client.User("Eve")
-
-
-def test_the_profile_that_is_saved(proxy, eve):
-    """One that is named, else the default one."""
-    first = eve.save_profile(named("a"))
-    assert eve.account()["profile"] == first
-    assert eve.profile(first["profileid"]) == first
-    second = eve.create_profile(named("b"), "b")
-    assert eve.create_profile(named("b"), "b") == second
-    assert eve.set_default_profile(second["profileid"])["profile"] == second
-    named_first = eve.save_profile(named("c"), first["profileid"])
-    default = eve.save_profile(named("d"))
-    assert default["profileid"] == second["profileid"]
-    with pytest.raises(ValueError, match="profileid has no value"):
-        eve.save_profile(named("e"), "")
-    assert list(eve.profiles(limit=1)) == [default, named_first]
-
-
-def test_a_save_when_the_first_profile_is_not_the_default(proxy, eve):
-    """It is changed, and becomes the default."""
-    first = eve.save_profile(named("a"))
-    newest = eve.create_profile(named("b"), "b")
-    default = eve.create_profile(named("c"), "c")
-    eve.set_default_profile(default["profileid"])
-    eve.delete_profile(default["profileid"])
-    saved = eve.save_profile(named("d"))
-    assert saved["profileid"] == first["profileid"]
-    assert saved["fullName"] == "d"
-    assert eve.account()["profile"] == saved
-    assert list(eve.profiles()) == [newest, saved]
-
-
-def test_each_wrong_field_has_its_code(client, eve):
-    with pytest.raises(client.ServiceError) as caught:
-        eve.save_profile({"phone": "7"})
-    error = caught.value
-    codes = {
-        "contact-email": "invalid-contact-email",
-        "full-name": "invalid-full-name",
-    }
-    assert error.errors == codes
-    assert str(error) == (
-        "invalid-contact-email, status 400, contact-email: invalid-contact-email, "
-        f"full-name: invalid-full-name, request {error.request_id}"
-    )
-
-
-@pytest.mark.parametrize(
-    "path, name, value",
-    [
-        ("profiles", "emali", "x"),
-        ("accounts", "email", "x"),
-        ("end-sessions", "limit", 1),
-        ("profiles", "email", None),
-        ("sessions", "accountid", ""),
-    ],
-)
-def test_a_parameter_that_is_unknown_or_empty(proxy, client, path, name, value):
-    """An administrator's list would otherwise have the rows of all users."""
-    with pytest.raises(ValueError, match=name):
-        client.administrate("GET", path, **{name: value})
-    assert proxy.sent == []
-
-
-@pytest.mark.parametrize("name", ["websiet", "fullName"])
-def test_a_field_that_is_unknown(proxy, client, eve, name):
-    for call in (eve.save_profile, eve.create_profile):
-        with pytest.raises(ValueError, match=name):
-            call(named("Eve") | {name: "x"}, "prof_0")
-    assert proxy.sent == []
-
-
-def test_an_edit_of_a_profile_that_was_changed(proxy, client, eve):
-    """The response to the first update is lost; its repeat finds it done."""
-    shown = eve.save_profile(named("a"))["updatedAt"]
-    proxy.faults = iter([pass_on, lose])
-    saved = eve.save_profile(named("b"), if_match=shown)
-    assert saved["fullName"] == "b"
-    for profileid in (None, saved["profileid"]):
-        with pytest.raises(client.ServiceError, match="profile-changed, status 412"):
-            eve.save_profile(named("c"), profileid, if_match=shown)
-    assert list(eve.profiles()) == [saved]
-
-
-@pytest.mark.parametrize(
-    ("if_match", "stored"), [(None, ["c"]), ("", ["c"]), ("x", [])]
-)
-def test_a_default_that_is_deleted_while_it_is_saved(
-    proxy, client, eve, if_match, stored
-):
-    """The account still had it; an edit of it is refused, and no other is made."""
-    saved = eve.save_profile(named("a"))
-
-    def delete_first(app, environ, start_response):
-        with app.app_context():
-            delete_profile(OPERATOR, saved["profileid"])
-        return pass_on(app, environ, start_response)
-
-    proxy.faults = iter([pass_on, delete_first])
-    with suppress(client.ServiceError):
-        eve.save_profile(named("c"), if_match=if_match)
-    assert [profile["fullName"] for profile in eve.profiles()] == stored
-
-
-def test_a_first_save_of_a_form_that_another_one_preceded(client, eve):
-    """An empty if_match says that there was no profile."""
-    saved = eve.save_profile(named("a"), if_match="")
-    with pytest.raises(client.ServiceError, match="profile-changed, status 412"):
-        eve.save_profile(named("b"), if_match="")
-    assert list(eve.profiles()) == [saved]
-
-
-def test_an_edit_of_a_profile_that_was_deleted(proxy, client, eve):
-    """Its deletion is lost and repeated, and it is not made again."""
-    saved = eve.save_profile(named("a"))
-    proxy.faults = iter([lose])
-    eve.delete_profile(saved["profileid"])
-    with pytest.raises(client.ServiceError, match="profile-changed, status 412"):
-        eve.save_profile(named("b"), if_match=saved["updatedAt"])
-    assert list(eve.profiles()) == []
-
-
-@pytest.mark.parametrize(
-    "faults",
-    [
-        [lose],
-        [pass_on, lose],
-        [pass_on, lose, pass_on, lose],
-        [pass_on, lose, pass_on, pass_on, lose],
-    ],
-    ids=["account", "create-profile", "update-profile", "set-default-profile"],
-)
-def test_a_first_save_whose_answer_is_lost(proxy, eve, faults):
-    proxy.faults = iter(faults)
-    saved = eve.save_profile(named("Eve"))
-    assert saved["fullName"] == "Eve"
-    assert proxy.waits == [0] * faults.count(lose)
-    assert eve.account()["profile"] == saved
-    assert list(eve.profiles()) == [saved]
-
-
-def test_what_is_not_done_is_no_success(proxy, client, eve):
-    proxy.faults = cycle([page(503)])
-    for call in (eve.sign_out, eve.delete):
-        with pytest.raises(client.ServiceError, match="unexpected-answer"):
-            call()
 
 
 def test_the_devices_of_a_user(proxy, client, eve, expire):
@@ -412,6 +325,61 @@ def test_the_devices_of_a_user(proxy, client, eve, expire):
             user.account()
 
 
+def test_a_default_that_is_deleted_while_it_is_saved(proxy, client, eve):
+    """The account still had it. Nothing is saved; the next save creates another."""
+    saved = eve.save_profile(named("a"))
+
+    def delete_first(app, environ, start_response):
+        with app.app_context():
+            delete_profile(OPERATOR, saved["profileid"])
+        return pass_on(app, environ, start_response)
+
+    proxy.faults = iter([pass_on, delete_first])
+    with pytest.raises(client.ServiceError, match="invalid-profileid, status 404"):
+        eve.save_profile(named("b"))
+    assert list(eve.profiles()) == []
+    created = eve.save_profile(named("c"))
+    assert list(eve.profiles()) == [created]
+
+
+def test_a_user_who_was_deleted_in_another_tab(client, eve, keep):
+    """Nothing makes the account again, whatever the other tab does."""
+    kept = keep(eve)
+    eve.delete()
+    with pytest.raises(client.SignedOut, match="sign-in-required, status 401"):
+        kept.save_profile(named("Eve"))
+    with pytest.raises(client.ServiceError, match="invalid-accountid, status 404"):
+        client.User("Eve")
+    assert all(account["administrator"] for account in client.accounts())
+
+
+def test_a_session_that_has_expired_is_over(proxy, client, app, eve, expire):
+    """A copy of its token doesn't let anybody in, also after it was deleted."""
+    expire()
+    other = client.User("Eve")
+    assert ids(other.sessions()) == [other.sessionid]
+    for reason in ("expired", "ended", None):
+        proxy.sent.clear()
+        with pytest.raises(client.SignedOut, match="sign-in-required") as caught:
+            eve.account()
+        assert caught.value.reason == reason
+        eve.sign_out()
+        assert proxy.sent == ["account", "end-session"]
+        assert ids(other.sessions()) == [other.sessionid]
+        if reason == "expired":
+            other.end_session(eve.sessionid)
+        else:
+            run(app, "purge-sessions", "--days", "0")
+
+
+def test_the_administrators_token_is_wrong(client, eve, monkeypatch):
+    """The error differs from that of a user."""
+    for token in ("0" * 64, eve.token):
+        monkeypatch.setenv("PROFILES_TOKEN", token)
+        with pytest.raises(client.AdministratorTokenError):
+            client.User("Eve")
+
+
 def test_an_administrators_lists(client, eve, administrator):
     saved = eve.save_profile(named("Eve"))
     client.sign_up("Lea").save_profile(named("Lea"))
@@ -420,36 +388,6 @@ def test_an_administrators_lists(client, eve, administrator):
     others = client.accounts(after=listed[0]["accountid"])
     assert list(others) == listed[1:]
     assert list(client.profiles(email="eve@Example.com")) == [saved]
-
-
-def test_a_session_that_has_expired_is_renewed(proxy, client, eve, expire, keep):
-    saved = eve.save_profile(named("Eve"))
-    kept = keep(eve)
-    expire()
-    proxy.sent.clear()
-    assert list(kept.profiles()) == [saved]
-    assert proxy.sent == ["profiles", "create-session", "profiles"]
-    assert kept.token != eve.token
-    assert ids(kept.sessions()) == [kept.sessionid]
-
-
-def test_a_session_that_was_purged(proxy, client, app, eve, expire):
-    """Its token is unknown, and the client asks whether the account is, too."""
-    expire()
-    run(app, "purge-sessions", "--days", "0")
-    with pytest.raises(client.SignedOut, match="sign-in-required"):
-        eve.account()
-    assert proxy.sent == ["account", "accounts"]
-
-
-def test_the_administrators_token_is_wrong(client, eve, expire, monkeypatch):
-    """The error differs from that of a user, also when a session is renewed."""
-    other = client.sign_up("Lea")
-    expire()
-    for token in ("0" * 64, eve.token, other.token):
-        monkeypatch.setenv("PROFILES_TOKEN", token)
-        with pytest.raises(client.AdministratorTokenError):
-            eve.account()
 
 
 @pytest.mark.parametrize(
@@ -469,25 +407,6 @@ def test_an_outage(proxy, client, eve, monkeypatch, call, repeats):
     with pytest.raises(client.ServiceError, match=message):
         getattr(eve, call)()
     assert proxy.waits == [2] * repeats
-
-
-@pytest.mark.parametrize(
-    "status, content",
-    [
-        (200, b"<p>"),
-        (302, b"<p>"),
-        (404, b"[]"),
-        (404, b'{"message": "no\\nroute"}'),
-        (404, b'{"object": "x", "message": "x", "errors": ["no\\nroute"]}'),
-    ],
-)
-def test_another_page_is_an_error_at_once(proxy, client, eve, status, content):
-    headers = {"Location": "/openapi.json", "X_Request_Id": "r7"}
-    proxy.faults = iter([page(status, content, **headers)])
-    with pytest.raises(client.ServiceError) as caught:
-        eve.account()
-    assert str(caught.value) == f"unexpected-answer, status {status}, request r7"
-    assert proxy.sent == ["account"]
 
 
 @pytest.mark.parametrize(
@@ -518,44 +437,23 @@ def find_profiles(client):
     address = "secret@example.com"
     with pytest.raises(client.ServiceError) as caught:
         list(client.profiles(email=address))
-    assert str(caught.value).isprintable()
     assert "secret" not in "".join(format_exception(caught.value))
     return caught.value
 
 
-NOBODY = "http://127.0.0.1:1"
-REFUSED = f"no-answer, {NOBODY}, ConnectionRefusedError: Connection refused"
-MALFORMED = "not-sent, malformed PROFILES_URL, InvalidURL"
-NO_SCHEMA = "not-sent, malformed PROFILES_URL, MissingSchema"
-
-
-@pytest.mark.parametrize(
-    "name, value, message",
-    [
-        ("TOKEN", "secret\n", f"not-sent, {NOBODY}, InvalidHeader"),
-        ("TOKEN", "secret…", f"not-sent, {NOBODY}, UnicodeEncodeError"),
-        ("APPID", "secret\n", f"not-sent, {NOBODY}, InvalidHeader"),
-        ("URL", "", NO_SCHEMA),
-        ("URL", "secret", NO_SCHEMA),  # the token, say
-        ("URL", "http://", "not-sent, http://, InvalidURL"),
-        ("URL", "127.0.0.1:8000", "not-sent, 127.0.0.1:8000, InvalidSchema"),
-        ("URL", "ada:secret@localhost:80/x", "not-sent, localhost:80, InvalidSchema"),
-        ("URL", "http://ada:secret?@localhost:8000", MALFORMED),
-        ("URL", "http://ada:secret/@localhost:8000", MALFORMED),
-        ("URL", "http://localhost:8000\n", MALFORMED),
-        ("URL", NOBODY, REFUSED),
-        ("URL", "http://ada:secret@127.0.0.1:1", REFUSED),
-        ("URL", "http://secret@127.0.0.1:1/secret?secret=7", REFUSED),
-    ],
-)
-def test_a_request_that_does_not_arrive(
-    proxy, client, monkeypatch, name, value, message
-):
-    """A connection that was refused is tried again once, at once."""
-    monkeypatch.setenv("PROFILES_URL", NOBODY)
-    monkeypatch.setenv(f"PROFILES_{name}", value)
+def test_a_connection_that_is_refused(proxy, client, monkeypatch):
+    """It is tried again once, at once."""
+    monkeypatch.setenv("PROFILES_URL", "http://127.0.0.1:1/secret")
+    message = "no-answer, http://127.0.0.1:1, Connection refused"
     assert str(find_profiles(client)) == message
-    assert proxy.waits == [0] * message.startswith("no-answer")
+    assert proxy.waits == [0]
+
+
+@pytest.mark.parametrize("address", ["http://[::1", "http://a..b", "http://x:y"])
+def test_an_address_that_requests_refuses(proxy, client, monkeypatch, address):
+    monkeypatch.setenv("PROFILES_URL", f"{address}/secret")
+    error = find_profiles(client)
+    assert re.fullmatch(rf"no-answer, {re.escape(address)}, \w+", str(error))
 
 
 def test_an_unknown_host(proxy, client, monkeypatch):
@@ -571,7 +469,7 @@ def test_an_unknown_host(proxy, client, monkeypatch):
     except OSError:
         with pytest.raises(client.ServiceError) as caught:
             client.User("Eve")
-    reason = "gaierror: Name or service not known"
+    reason = "Name or service not known"
     assert str(caught.value) == f"no-answer, https://profiles.example, {reason}"
 
 
@@ -596,7 +494,7 @@ def test_a_certificate_that_is_not_trusted(proxy, client, monkeypatch, tmp_path)
         error = find_profiles(client)
         thread.join()
     reason = (
-        r"SSLCertVerificationError: \[SSL: CERTIFICATE_VERIFY_FAILED\] "
+        r"\[SSL: CERTIFICATE_VERIFY_FAILED\] "
         r"certificate verify failed: self.signed certificate \(_ssl\.c:\d+\)"
     )
     assert re.fullmatch(f"no-answer, {address}, {reason}", str(error))
