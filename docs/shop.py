@@ -13,13 +13,19 @@ from itertools import islice
 from secrets import token_urlsafe
 
 import client
-from flask import Flask, Response, g, redirect, render_template_string, request, session
+from flask import Flask, g, redirect, render_template_string, request, session
 from flask.typing import ResponseReturnValue
 from werkzeug.security import check_password_hash, generate_password_hash
 
+DURATION = 30 * 86_400  # seconds until a user must sign in again
+
 app = Flask(__name__)
 # Users can read their token in the cookie. Lax: other sites' forms are sent without it.
-app.config.update(SECRET_KEY=token_urlsafe(), SESSION_COOKIE_SAMESITE="Lax")
+app.config.update(
+    SECRET_KEY=token_urlsafe(),
+    SESSION_COOKIE_SAMESITE="Lax",
+    PERMANENT_SESSION_LIFETIME=DURATION,
+)
 db = sqlite3.connect("shop.db", isolation_level=None, check_same_thread=False)
 # The service's lists have the accountid of a user, so it needs an index: UNIQUE is one.
 db.execute("""CREATE TABLE IF NOT EXISTS users (name TEXT UNIQUE CHECK (name <> ''),
@@ -72,13 +78,6 @@ def find_user() -> None:
         raise client.SignedOut("sign-in-required")
 
 
-@app.after_request
-def keep_token(response: Response) -> Response:
-    if session:  # both have changed if the user's session had expired
-        session.update(token=g.user.token, sessionid=g.user.sessionid)
-    return response
-
-
 @app.errorhandler(client.ServiceError)
 def show_error(error: client.ServiceError) -> ResponseReturnValue:
     if isinstance(error, client.SignedOut) or error.code == "invalid-accountid":
@@ -107,8 +106,11 @@ def sign_in() -> ResponseReturnValue:
         message = "This name is taken." if is_new else "Wrong name or password."
         return page(SIGN_IN, message), 401
     # Signing in creates no account, because the operator may have deleted it.
-    g.user = client.sign_up(user_id) if is_new else client.User(user_id)
+    start_session = client.sign_up if is_new else client.User
+    g.user = user = start_session(user_id, duration=DURATION)
+    session.permanent = True  # keep the cookie when the browser is closed
     session.update(name=name, user_id=user_id)
+    session.update(token=user.token, sessionid=user.sessionid)
     return redirect("/")
 
 

@@ -1,6 +1,7 @@
 """docs/shop.py, run by its command beside the service, as its users see it."""
 
 import re
+import time
 from html import unescape
 
 import pytest
@@ -165,7 +166,8 @@ def test_devices(shop):
         assert browser.status == 401
 
 
-def test_an_expired_session_is_renewed_once(shop, service):
+def test_a_session_that_has_expired(shop, service):
+    """The user must sign in again, and the list of devices has only the new session."""
     browser = Browser(shop)
     browser.sign_up("eve")
     url = service.environment["DATABASE_URL"]
@@ -173,7 +175,22 @@ def test_an_expired_session_is_renewed_once(shop, service):
     execute(url, f"{expire} ({SHOPPERS})")
     for _ in range(2):
         browser.open("/devices")
-        assert len(browser.devices) == 1
+        assert browser.status == 401
+        assert "Please sign in" in browser.html
+    browser.sign_in("eve")
+    browser.open("/devices")
+    assert len(browser.devices) == 1
+
+
+def test_the_shops_own_session_lasts_as_long(shop, service):
+    browser = Browser(shop)
+    browser.sign_up("eve")
+    browser.sign_in("eve")
+    (cookie,) = browser.http.cookies
+    url = service.environment["DATABASE_URL"]
+    select = f"SELECT duration FROM session WHERE accountid IN ({SHOPPERS})"
+    assert execute(url, select) == [(2_592_000,)] * 2
+    assert abs(cookie.expires - time.time() - 2_592_000) < 60
 
 
 def test_the_administrator(shop, service):
@@ -253,7 +270,7 @@ def test_a_service_that_is_down(shop, service):
     assert stranger.inputs == {"name": "lea"}
     assert browser.inputs == typed
     address = f"http://127.0.0.1:{service.port}"
-    assert f"no-answer, {address}, ConnectionRefusedError" in shop.log()
+    assert f"no-answer, {address}, Connection refused" in shop.log()
     service.start()
     service.wait_until_up()
     stranger.sign_up("lea")
