@@ -1,220 +1,475 @@
-/* A client for Profiles 5.0.0 in JavaScript, for Node 20 and newer. Copy it into your product and adapt it.
-Set PROFILES_URL to the address of the service, such as http://127.0.0.1:8000, and PROFILES_TOKEN to an
-administrator's token. PROFILES_APPID is the service's APPID, by default "default". PROFILES_TIMEOUT is how
-many seconds all tries and the whole response may take together, by default 5 for a GET and 15 for a change.
+/* A client for Profiles 5.0.0 in JavaScript. Copy it into your product and
+adapt it; for TypeScript, copy client.d.mts, too. It needs Node 20 or newer.
+
+It reads these environment variables, of which the first two are required:
+
+- PROFILES_URL: the address of the service, such as http://127.0.0.1:8000
+- PROFILES_TOKEN: an administrator's token
+- PROFILES_APPID: the service's APPID, by default "default"
+- PROFILES_TIMEOUT: how many seconds a request may take, including its retries,
+  by default 5 for a GET and 15 for a change. Choose less than your web server
+  gives a page, or more for a nightly job. A method that sends several requests
+  can take longer.
 
 You identify a user by your own id for the user:
+
     const user = await signUp(userId); // once
     const user = await new User(userId).signIn(); // each time the user signs in
     const user = new User(userId, token, sessionid); // in later requests
-Store user.token and user.sessionid in your own session after each use, because both change when an expired
-session is renewed. If a call throws SignedOut, end your own session too, and show your sign-in page. */
+
+Store user.token and user.sessionid in your own session. If a call throws
+SignedOut, end your own session too, and show your sign-in page. */
+
 import { createHash } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
-/** @typedef {Record<string, any>} Row an account, a profile or a session, as API.md shows it */
-/** @typedef {Record<string, string | null>} Fields such as {"full-name": "Ada King"} */
-/** @typedef {{status: number, headers: Headers, content: any}} Reply */
-/** @typedef {(method: string, path: string, options?: any) => Promise<Reply>} Send */
-const WAITS = [0, 1, 2, 4]; // seconds before each retry, if the response has no Retry-After
-const FIELDS = `full-name contact-email display-email display-name company-name dob phone
-  occupation location website default duration`.split(/\s+/);
-const OPTIONS = `token key ifMatch accountid profileid sessionid email active
-  limit offset after all`.split(/\s+/);
-const appid = () => process.env.PROFILES_APPID || "default";
-/** A request failed. The code is one of API.md's, or unexpected-answer (the response is a proxy's page, say),
- * no-answer (there was no complete response), or not-sent (the address, a token or a key is malformed). */
+
+const DURATION = 2_592_000; // seconds that a user's session lasts: 30 days
+const WAITS = [0, 1, 2, 4]; // seconds before each retry, without a Retry-After
+const TRY_SECONDS = 15; // seconds that one response may take
+
+// The service ignores most other names, so sendRequest() refuses them.
+const FIELDS = `full-name contact-email display-email display-name company-name
+  dob phone occupation location website default duration`.split(/\s+/);
+// A field that the service's settings add, at most 64 characters long.
+const OWN_FIELD = /^x-[a-z0-9]+(-[a-z0-9]+)*$/;
+const PARAMETERS = `accountid profileid sessionid email active limit offset
+  after all`.split(/\s+/);
+
+// A PROFILES_URL has no password or query. Errors show only the first group,
+// because the path may be secret.
+const ADDRESS = /^(https?:\/\/[\w.:[\]-]+)(\/[^@?#\s]*)?$/;
+
+/**
+ * A request failed. The code is one of API.md's, or one of these:
+ *
+ * unexpected-answer: the response is a proxy's page, say, not the service's.
+ * no-answer: there was no response, so there is no status either.
+ * not-sent: a variable is not set, or a variable, token or key is malformed.
+ */
 export class ServiceError extends Error {
-  /** @param {string} code @param {any} details */
-  constructor(code, { status, errors = {}, requestId, reason, retryAfter, detail }) {
-    const fields = Object.entries(errors).map((pair) => pair.join(": "));
-    const request = requestId && `request ${requestId}`;
-    super([code, detail, status && `status ${status}`, ...fields, request].filter(Boolean).join(", "));
+  constructor(
+    code,
+    {
+      status = null,
+      requestId = null,
+      reason = null,
+      errors = {},
+      retryAfter = "",
+      detail = "",
+    },
+  ) {
+    const parts = [code, detail];
+    if (status) {
+      parts.push(`status ${status}`);
+    }
+    for (const [name, fieldCode] of Object.entries(errors)) {
+      parts.push(`${name}: ${fieldCode}`);
+    }
+    if (requestId) {
+      parts.push(`request ${requestId}`);
+    }
+    super(parts.filter((part) => part).join(", "));
     this.name = new.target.name;
     this.code = code;
     this.status = status;
+    this.requestId = requestId; // lets the operator find it in the log
+    this.reason = reason; // of a 401: ended, expired, or null if unknown
     this.errors = errors; // each wrong field's code
-    this.requestId = requestId; // lets the operator find the request in the log
-    this.reason = reason; // of a 401: ended, expired, or undefined for an unknown token
     this.retryAfter = retryAfter;
+    this.detail = detail; // of no-answer and not-sent: what went wrong
   }
 }
-/** PROFILES_TOKEN or PROFILES_APPID is wrong. Tell the operator, not the user. */
+
+/**
+ * PROFILES_TOKEN or PROFILES_APPID is wrong. Tell the operator, not the user.
+ */
 export class AdministratorTokenError extends ServiceError {}
-/** The user must sign in again. If the account was deleted, the code is invalid-accountid. */
+
+/** The user must sign in again: the session ended, expired or was deleted. */
 export class SignedOut extends ServiceError {}
-/** Send a request: again once, if there is no response, and up to four times after a 502, 503 or 504. Throws
- * TypeError for an unknown name or an empty parameter: without an accountid, a list may have all users' rows.
- * @param {string} method @param {string} path @param {string | undefined} token @param {any} [options] */
+
+/**
+ * Send a request and return the response. Throws ServiceError.
+ *
+ * Without a response, the request is sent again once, at once; after a 502, 503
+ * or 504, up to four times. The options are the body, the key, ifMatch and the
+ * parameters. Throws TypeError for an unknown field or parameter, and for an
+ * empty parameter: without an accountid, for example, an administrator's list
+ * has the rows of all users.
+ */
 export async function sendRequest(method, path, token, options = {}) {
-  const [url, request] = makeRequest(method, path, { token, ...options });
-  const seconds = Number(process.env.PROFILES_TIMEOUT || (method === "GET" ? 5 : 15));
-  const deadline = performance.now() + 1000 * seconds;
-  for (let retries = 0, losses = 0; ; retries++) {
-    const reply = await sendOnce(url, request, deadline);
-    if (!(reply instanceof ServiceError)) return reply;
-    if (reply.code === "no-answer") losses++;
-    const isTemporary = losses < 2 && [undefined, 502, 503, 504].includes(reply.status);
-    const wait = 1000 * (Number(reply.retryAfter) || (WAITS[retries] ?? 0));
-    if (!isTemporary || retries === WAITS.length || performance.now() + wait >= deadline) throw reply;
-    await sleep(wait);
+  const { body, key, ifMatch, ...query } = options;
+  checkNames(body, query);
+  const headers = { Authorization: `Bearer ${token}`, "X-Appid": appid() };
+  if (body) {
+    headers["Content-Type"] = "application/json";
+  }
+  if ("key" in options) {
+    headers["Idempotency-Key"] = key;
+  }
+  if (ifMatch !== undefined && ifMatch !== null) {
+    headers["If-Match"] = `"${ifMatch}"`;
+  }
+  for (const [name, value] of Object.entries(headers)) {
+    if (typeof value !== "string" || !/^[ -~]+$/.test(value)) {
+      throw new ServiceError("not-sent", { detail: `malformed ${name}` });
+    }
+  }
+  const defaultTimeout = method === "GET" ? "5" : "15";
+  const timeout = process.env.PROFILES_TIMEOUT || defaultTimeout;
+  if (!/^\d+(\.\d+)?$/.test(timeout)) {
+    throw new ServiceError("not-sent", {
+      detail: "malformed PROFILES_TIMEOUT",
+    });
+  }
+  const request = { method, query, headers, body: JSON.stringify(body) };
+  const deadline = performance.now() + 1000 * Number(timeout);
+  let losses = 0;
+  for (const defaultWait of WAITS) {
+    let wait = defaultWait;
+    try {
+      return await sendOnce(path, deadline, request);
+    } catch (error) {
+      if (error.code === "no-answer") {
+        losses += 1;
+        wait = 0;
+      } else if (![502, 503, 504].includes(error.status)) {
+        throw error;
+      }
+      if (/^\d+$/.test(error.retryAfter)) {
+        wait = Number(error.retryAfter);
+      }
+      if (losses > 1 || performance.now() + 1000 * wait >= deadline) {
+        throw error;
+      }
+    }
+    await sleep(1000 * wait);
+  }
+  return sendOnce(path, deadline, request);
+}
+
+/** Throw TypeError for an unknown field or parameter, or an empty parameter. */
+function checkNames(body, query) {
+  for (const name of Object.keys(body ?? {})) {
+    const isOwn = OWN_FIELD.test(name) && name.length <= 64;
+    if (!FIELDS.includes(name) && !isOwn) {
+      throw new TypeError(`unknown field: ${name}`);
+    }
+  }
+  for (const [name, value] of Object.entries(query)) {
+    if (!PARAMETERS.includes(name)) {
+      throw new TypeError(`unknown parameter: ${name}`);
+    }
+    if (value === undefined || value === null || value === "") {
+      throw new TypeError(`${name} has no value`);
+    }
   }
 }
 
-/** @param {string} method @param {string} path @param {any} options @returns {[URL, RequestInit]} */
-function makeRequest(method, path, { body, ...options }) {
-  for (const name in body) if (!FIELDS.includes(name)) throw new TypeError(`unknown field: ${name}`);
-  for (const [name, value] of Object.entries(options)) {
-    if (!OPTIONS.includes(name)) throw new TypeError(`unknown parameter: ${name}`);
-    if (value === undefined || value === null || value === "") throw new TypeError(`${name} has no value`);
-  }
-  const { token, key, ifMatch, ...query } = options;
-  const address = process.env.PROFILES_URL ?? "";
-  const isValid = /^https?:/.test(address) && URL.canParse(address);
-  if (!isValid) throw new ServiceError("not-sent", { detail: "malformed PROFILES_URL" });
-  const { origin, pathname } = new URL(address); // without a password, which fetch() refuses
-  const url = new URL(`${origin}${pathname.replace(/\/+$/, "")}/api/${path}?${new URLSearchParams(query)}`);
-  const headers = new Map([["Authorization", `Bearer ${token}`], ["X-Appid", appid()]]);
-  if (body) headers.set("Content-Type", "application/json");
-  if (key) headers.set("Idempotency-Key", key);
-  if (ifMatch) headers.set("If-Match", `"${ifMatch}"`);
-  const malformed = [...headers].find(([, value]) => /[^ -~]/.test(value));
-  if (malformed) throw new ServiceError("not-sent", { detail: `${origin}, malformed ${malformed[0]}` });
-  return [url, { method, headers: [...headers], body: JSON.stringify(body) }];
+function appid() {
+  return process.env.PROFILES_APPID || "default";
 }
 
-/** Return the reply or the error. @param {URL} url @param {RequestInit} request @param {number} deadline */
-async function sendOnce(url, request, deadline) {
-  const timeLeft = Math.max(1, Math.ceil(deadline - performance.now()));
-  const signal = AbortSignal.timeout(Math.min(timeLeft, 15_000)); // one try may take 15 seconds
-  let response, text;
+function requiredVariable(name) {
+  const value = process.env[name];
+  if (!value) {
+    throw new ServiceError("not-sent", { detail: `${name} is not set` });
+  }
+  return value;
+}
+
+async function sendOnce(path, deadline, { query, ...request }) {
+  const address = requiredVariable("PROFILES_URL");
+  const match = ADDRESS.exec(address);
+  if (!match) {
+    throw new ServiceError("not-sent", { detail: "malformed PROFILES_URL" });
+  }
+  const parameters = new URLSearchParams(query);
+  const url = `${address.replace(/\/+$/, "")}/api/${path}?${parameters}`;
+  const timeLeft = Math.ceil(deadline - performance.now());
+  const milliseconds = Math.min(1000 * TRY_SECONDS, Math.max(100, timeLeft));
+  let response;
+  let text;
   try {
-    response = await fetch(url, { ...request, signal, redirect: "manual" }); // else a POST becomes a GET
+    response = await fetch(url, {
+      ...request,
+      redirect: "manual", // because fetch would turn a POST into a GET
+      signal: AbortSignal.timeout(milliseconds),
+    });
     text = await response.text();
-  } catch (/** @type {any} */ error) {
-    const { message, code } = error.cause ?? error; // the error itself says only "fetch failed"
-    const cause = String(message || code).trim().replace(/\s+/g, " ");
-    return new ServiceError("no-answer", { detail: `${url.origin}, ${cause}` });
+  } catch (error) {
+    const detail = `${match[1]}, ${describeCause(error)}`;
+    throw new ServiceError("no-answer", { detail });
   }
   const { status, headers } = response;
-  const content = await new Response(text).json().catch(() => undefined); // a proxy's page, say
-  if (content !== undefined && (status === 200 || status === 201)) return { status, headers, content };
-  const { message = "unexpected-answer", errors, reason } = content?.object === "error" ? content : {};
-  const [requestId, retryAfter] = [headers.get("X-Request-Id"), headers.get("Retry-After")];
-  const TokenError = url.pathname.includes("/api/administrator/") ? AdministratorTokenError : SignedOut;
-  const ErrorType = /^(sign-in|administrator)-required$/.test(message) ? TokenError : ServiceError;
-  return new ErrorType(message, { status, errors, requestId, reason, retryAfter });
+  let content = {};
+  try {
+    content = JSON.parse(text);
+    if (status === 200 || status === 201) {
+      return { status, headers, content };
+    }
+  } catch {
+    // It is not JSON.
+  }
+  if (content?.object !== "error") {
+    content = {};
+  }
+  const code = content.message ?? "unexpected-answer";
+  let ErrorType = ServiceError;
+  if (code === "sign-in-required" || code === "administrator-required") {
+    ErrorType = path.startsWith("user/") ? SignedOut : AdministratorTokenError;
+  }
+  throw new ErrorType(code, {
+    status,
+    requestId: headers.get("X-Request-Id"),
+    reason: content.reason,
+    errors: content.errors,
+    retryAfter: headers.get("Retry-After") ?? "",
+  });
 }
 
-/** Send a request with the administrator's token. @type {Send} */
-export const administrate = (method, path, options) =>
-  sendRequest(method, `administrator/${path}`, process.env.PROFILES_TOKEN, options);
+/** Return the code of the cause, such as ECONNREFUSED, or its class. */
+function describeCause(error) {
+  // The error itself says only "fetch failed".
+  const { code, name } = error.cause ?? error;
+  return typeof code === "string" ? code : name;
+}
 
-/** Yield every row of a list. If this throws invalid-after, start again: a row has been deleted meanwhile.
- * @param {Send} send @param {string} path @param {any} query @returns {AsyncGenerator<Row, void>} */
+/** Send a request with the administrator's token. */
+export async function administrate(method, path, options) {
+  const token = requiredVariable("PROFILES_TOKEN");
+  return sendRequest(method, `administrator/${path}`, token, options);
+}
+
+/**
+ * Yield every row of a list: walk(administrate, "sessions", { limit: 100 }).
+ *
+ * Throws ServiceError("invalid-after") if the last profile or session of a page
+ * was deleted before the next page was read. Start again then.
+ */
 export async function* walk(send, path, query) {
-  for (;;) {
+  while (true) {
     const { headers, content } = await send("GET", path, query);
     yield* content ?? [];
     const next = /\?([^>]*)>; rel="next"/.exec(headers.get("Link") ?? "");
-    if (!next) return;
+    if (!next) {
+      return;
+    }
     query = Object.fromEntries(new URLSearchParams(next[1]));
   }
 }
-/** Yield all accounts, each with its default profile, in the order of their ids. @param {any} [query] */
-export const accounts = (query) => walk(administrate, "accounts", { limit: 100, ...query });
-/** Yield all profiles, newest first, or with `email` those with this address. @param {any} [query] */
-export const profiles = (query) => walk(administrate, "profiles", { limit: 100, ...query });
 
-/** Create the user's account, if necessary, and sign in. @param {string} userId @param {number} [duration] */
-export async function signUp(userId, duration) {
-  const user = new User(userId, undefined, undefined, duration);
+/**
+ * Yield all accounts, each with its default profile, in the order of their ids.
+ *
+ * The `externalid` of an account is your id for the user, or null if it has
+ * none. With `accountid`, yield only this one; with `after`, those after it.
+ */
+export function accounts(query) {
+  return walk(administrate, "accounts", { limit: 100, ...query });
+}
+
+/**
+ * Yield the profiles of all users, newest first.
+ *
+ * With `email`, yield those with this address; with `accountid`, those of this
+ * account.
+ */
+export function profiles(query) {
+  return walk(administrate, "profiles", { limit: 100, ...query });
+}
+
+/**
+ * Create the account of a user, start a session, and return the User.
+ *
+ * Calling it again is safe, because the same id always gives the same account.
+ * Throws ServiceError("invalid-idempotency-key") if another user's id has the
+ * same hash. Then don't call new User(userId), because it would act for that
+ * other user.
+ */
+export async function signUp(userId, duration = DURATION) {
+  // This throws TypeError before anything is sent.
+  const user = new User(userId, "", "", duration);
   await administrate("POST", "create-account", { key: userId });
   return user.signIn();
 }
-/** Return the id of a user's account. @param {string} userId without spaces around it: HTTP strips them */
-export function computeAccountid(userId) {
-  const isKey = typeof userId === "string" && /^(?! )[ -~]{1,255}(?<! )$/.test(userId);
-  if (!isKey) throw new TypeError(`not 1 to 255 ASCII characters, stripped: ${JSON.stringify(userId)}`);
-  return `acct_${createHash("sha256").update(`${appid()} ${userId}`).digest("hex").slice(0, 16)}`;
-}
-/** Ignore errors with these codes: another request has done the same. @param {string[]} codes */
-const skip = (...codes) => (/** @type {any} */ error) => codes.includes(error.code) || Promise.reject(error);
 
-/** A user who has signed up, by your id for the user, with the token and sessionid that you have kept. */
+/** Return the id that the service gives to the account of your user. */
+export function computeAccountid(userId) {
+  // HTTP strips whitespace around a header, so "x " and "x" would be one.
+  const isKey = typeof userId === "string" && /^[ -~]{1,255}$/.test(userId);
+  if (!isKey || userId !== userId.trim()) {
+    const shown = JSON.stringify(userId);
+    throw new TypeError(`not 1 to 255 ASCII characters, stripped: ${shown}`);
+  }
+  const hash = createHash("sha256").update(`${appid()} ${userId}`);
+  return "acct_" + hash.digest("hex").slice(0, 16);
+}
+
+/** Ignore the code, which says that another request has done the same. */
+async function doneAlready(code, promise) {
+  try {
+    await promise;
+  } catch (error) {
+    if (error.code !== code) {
+      throw error;
+    }
+  }
+}
+
+/**
+ * A user who has signed up, by your id for the user.
+ *
+ * Without the `token` and the `sessionid` that you have stored, call signIn()
+ * first. The session that it starts lasts `duration` seconds, at most a year:
+ * choose how long your own session lasts. `user.accountid` is the id of the
+ * account.
+ */
 export class User {
-  /** @param {string} userId @param {string} [token] @param {string} [sessionid] @param {number} [duration] */
-  constructor(userId, token, sessionid, duration = 28_800) {
-    if (!token !== !sessionid) throw new TypeError("the token and its sessionid belong together");
+  constructor(userId, token = "", sessionid = "", duration = DURATION) {
     this.accountid = computeAccountid(userId);
+    this.duration = duration;
+    if (Boolean(token) !== Boolean(sessionid)) {
+      throw new TypeError("the token and its sessionid belong together");
+    }
     this.token = token;
     this.sessionid = sessionid;
-    this.duration = duration; // seconds that a session lasts
   }
-  /** Start a session, use its token from now on, and return the User. */
+
+  /**
+   * Start a session, use its token from now on, and return the User. If the
+   * account was deleted, this throws ServiceError("invalid-accountid").
+   */
   async signIn() {
-    const body = { duration: this.duration };
-    const { content } = await administrate("POST", "create-session", { accountid: this.accountid, body });
-    ({ token: this.token, sessionid: this.sessionid } = content);
+    const { content } = await administrate("POST", "create-session", {
+      accountid: this.accountid,
+      body: { duration: this.duration },
+    });
+    this.token = content.token;
+    this.sessionid = content.sessionid;
     return this;
   }
-  /** Send a request of the user. If the session has expired, renew it and resend. @type {Send} */
+
+  /** Send a request of the user. Throws SignedOut. */
+  // An arrow function keeps `this`, so you can pass user.send to walk().
   send = async (method, path, options) => {
-    const { accountid } = this;
-    const send = () => sendRequest(method, `user/${path}`, this.token, { accountid, ...options });
-    try {
-      return await send();
-    } catch (error) {
-      if (!(error instanceof SignedOut)) throw error;
-      // The token is unknown if the account or the session was deleted, or if PROFILES_APPID is wrong.
-      const exists = error.reason || (await administrate("GET", "accounts", { accountid })).content;
-      if (!exists) throw new SignedOut("invalid-accountid", { status: 404 });
-      if (error.reason !== "expired") throw error;
+    if (!this.token) {
+      throw new TypeError("call signIn() first");
     }
-    await this.signIn();
-    return send();
+    return sendRequest(method, `user/${path}`, this.token, options);
   };
-  /** @param {string} method @param {string} path @param {any} [options] @returns {Promise<Row>} */
-  call = async (method, path, options) => (await this.send(method, path, options)).content;
+
+  /** Send a request of the user; return the object of the response. */
+  async call(method, path, options) {
+    const { content } = await this.send(method, path, options);
+    return content;
+  }
+
   /** Return the account; its `profile` is the default profile, or null. */
-  account = () => this.call("GET", "account");
-  /** Return a profile of the user. @param {string} profileid */
-  profile = (profileid) => this.call("GET", "profile", { profileid });
+  async account() {
+    return this.call("GET", "account", { accountid: this.accountid });
+  }
+
+  /** Return a profile of the user. */
+  async profile(profileid) {
+    return this.call("GET", "profile", { profileid });
+  }
+
   /** Yield the profiles, newest first. */
-  profiles = (limit = 100) => walk(this.send, "profiles", { limit });
-  /** Save a profile and return it: by default the default one or, if there is none, the one that has the key
-   * `first` and becomes the default. Throws profile-changed if its `updatedAt` is no longer `ifMatch`.
-   * @type {(fields: Fields, options?: {profileid?: string, ifMatch?: string}) => Promise<Row>} */
-  saveProfile = async (fields, options = {}) => {
-    if ("profileid" in options) return this.call("PATCH", "update-profile", { ...options, body: fields });
-    const { profileid } = await this.account();
-    const saving = profileid && this.saveProfile(fields, { ...options, profileid });
-    const saved = await saving?.catch(skip("invalid-profileid")); // true, if it was just deleted
-    if (saved && saved !== true) return saved;
-    if (options.ifMatch) throw new ServiceError("profile-changed", { status: 412 }); // it was deleted
-    const body = { ...fields, default: "true" };
-    const { status, content } = await this.send("POST", "create-profile", { ...options, key: "first", body });
-    if (status === 201) return content;
-    await this.setDefaultProfile(content.profileid); // it existed, and has other values yet
-    return this.saveProfile(fields, { profileid: content.profileid });
-  };
-  /** Create a profile, once for each key, such as a UUID. @param {Fields} fields @param {string} key */
-  createProfile = (fields, key) => this.call("POST", "create-profile", { key, body: fields });
-  /** Make a profile the default; return the account. @param {string} profileid */
-  setDefaultProfile = (profileid) => this.call("PATCH", "set-default-profile", { profileid });
-  /** Delete a profile. If it was the default, the user has none afterwards. @param {string} profileid */
-  deleteProfile = (profileid) =>
-    this.send("DELETE", "delete-profile", { profileid }).catch(skip("invalid-profileid"));
+  profiles(limit = 100) {
+    return walk(this.send, "profiles", { accountid: this.accountid, limit });
+  }
+
+  /**
+   * Save the fields in a profile and return it.
+   *
+   * Without a profileid, this is the default profile. If there is none, the
+   * profile with the key `first` is created, unless it exists, and becomes the
+   * default.
+   *
+   * `ifMatch` is the `updatedAt` of the profile that the user has edited, or ""
+   * if your form showed no profile. If the profile has changed since then,
+   * nothing is saved, and this throws ServiceError("profile-changed"): show it
+   * again.
+   */
+  async saveProfile(fields, profileid = null, ifMatch = null) {
+    if (profileid === null) {
+      const { profile } = await this.account();
+      if (profile === null) {
+        return this.#saveFirstProfile(fields, ifMatch);
+      }
+      profileid = profile.profileid;
+    }
+    const options = { profileid, ifMatch, body: fields };
+    return this.call("PATCH", "update-profile", options);
+  }
+
+  /** Save the profile with the key `first`, and make it the default. */
+  async #saveFirstProfile(fields, ifMatch) {
+    if (ifMatch) {
+      // The edited profile was deleted.
+      throw new ServiceError("profile-changed", { status: 412 });
+    }
+    const { status, content } = await this.send("POST", "create-profile", {
+      accountid: this.accountid,
+      key: "first",
+      body: { ...fields, default: "true" },
+    });
+    if (status === 201) {
+      return content;
+    }
+    await this.setDefaultProfile(content.profileid); // it existed
+    return this.saveProfile(fields, content.profileid, ifMatch);
+  }
+
+  /**
+   * Create a profile, or return the one that was created with the same key.
+   *
+   * Use a new UUID as the key of each profile.
+   */
+  async createProfile(fields, key) {
+    const options = { accountid: this.accountid, key, body: fields };
+    return this.call("POST", "create-profile", options);
+  }
+
+  /** Make a profile the default; return the account. */
+  async setDefaultProfile(profileid) {
+    return this.call("PATCH", "set-default-profile", { profileid });
+  }
+
+  /** Delete a profile. If it was the default, the user has none afterwards. */
+  async deleteProfile(profileid) {
+    const deletion = this.send("DELETE", "delete-profile", { profileid });
+    await doneAlready("invalid-profileid", deletion);
+  }
+
   /** Yield the running sessions, newest first: where the user is signed in. */
-  sessions = (limit = 100) => walk(this.send, "sessions", { active: "true", limit });
-  /** End one of the user's sessions, to sign the user out on another device. @param {string} sessionid */
-  endSession = (sessionid) =>
-    this.send("PATCH", "end-session", { sessionid }).catch(skip("invalid-sessionid"));
-  /** End this token's session. Discard the User: another call throws SignedOut. */
-  signOut = () =>
-    sendRequest("PATCH", "user/end-session", this.token).catch(skip("sign-in-required", "invalid-sessionid"));
+  sessions(limit = 100) {
+    const query = { accountid: this.accountid, active: "true", limit };
+    return walk(this.send, "sessions", query);
+  }
+
+  /** End one of the user's sessions, to sign the user out on another device. */
+  async endSession(sessionid) {
+    const end = this.send("PATCH", "end-session", { sessionid });
+    await doneAlready("invalid-sessionid", end);
+  }
+
+  /** End this session. Discard the User: another call throws SignedOut. */
+  async signOut() {
+    await doneAlready("sign-in-required", this.send("PATCH", "end-session"));
+  }
+
   /** End all sessions. Discard the User: another call throws SignedOut. */
-  signOutEverywhere = () => administrate("PATCH", "end-sessions", { accountid: this.accountid });
+  async signOutEverywhere() {
+    const { accountid } = this;
+    await administrate("PATCH", "end-sessions", { accountid });
+  }
+
   /** Delete the account with its profiles and sessions. */
-  delete = () =>
-    administrate("DELETE", "delete-account", { accountid: this.accountid }).catch(skip("invalid-accountid"));
+  async delete() {
+    const { accountid } = this;
+    const deletion = administrate("DELETE", "delete-account", { accountid });
+    await doneAlready("invalid-accountid", deletion);
+  }
 }

@@ -1,6 +1,7 @@
-"""docs/client.py, with the service behind a proxy that spoils some answers.
+"""The clients, with the service behind a proxy that spoils some answers.
 
-The cases of client_cases.json say what a client in any language does.
+Each case of client_cases.json runs with docs/client.py and with docs/client.mjs. The
+other tests are of docs/client.py alone.
 """
 
 import json
@@ -146,7 +147,7 @@ def ids(sessions):
 
 
 def run_python_client(client, user, steps):
-    """Return what each step of a case returned or raised."""
+    """Return what each step of a case returned or raised, as client_cases.mjs does."""
     results = []
     for step in steps:
         target = client if step.get("of") == "client" else user
@@ -166,6 +167,16 @@ def run_python_client(client, user, steps):
             raised["shown"] = "".join(format_exception(error))
             results.append({"raised": raised})
     return results
+
+
+def run_node_client(client, user, steps):
+    if not shutil.which("node"):
+        pytest.skip("install node")
+    case = {"user": ["Eve", user.token, user.sessionid], "steps": steps}
+    command = ["node", ROOT / "tests/client_cases.mjs", json.dumps(case)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def resolve(value, results):
@@ -207,7 +218,10 @@ CASES = json.loads((ROOT / "tests/client_cases.json").read_text())
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
-def test_a_case(proxy, client, eve, app, make_app, monkeypatch, case):
+@pytest.mark.parametrize("run_client", [run_python_client, run_node_client])
+def test_a_case_of_both_clients(
+    proxy, client, eve, app, make_app, monkeypatch, run_client, case
+):
     if "service" in case:  # its settings
         proxy.app = make_app(APPID=app.config["APPID"], **case["service"])
     for name, value in case.get("settings", {}).items():
@@ -216,7 +230,7 @@ def test_a_case(proxy, client, eve, app, make_app, monkeypatch, case):
         else:
             monkeypatch.setenv(name, value)
     proxy.faults = iter([fault(row) for row in case.get("faults", [])])
-    results = run_python_client(client, eve, case["steps"])
+    results = run_client(client, eve, case["steps"])
     for step, result in zip(case["steps"], results, strict=True):
         if "raises" in step:
             assert_contains(result["raised"], step["raises"], results)

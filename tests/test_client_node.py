@@ -1,4 +1,4 @@
-"""docs/client.mjs in Node: tests/client_node.mjs, and API's sample."""
+"""docs/client.mjs in Node, its format, and the sample of API.md."""
 
 import os
 import re
@@ -36,6 +36,16 @@ def test_the_client_in_node(environment):
     command = ["node", "--test-reporter=spec", ROOT / "tests/client_node.mjs"]
     options = {"capture_output": True, "text": True, "timeout": 120}
     done = subprocess.run(command, env=environment, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(not shutil.which("npx"), reason="install node and npm")
+def test_the_format():
+    """It is that of Prettier without settings."""
+    names = "docs/client.mjs tests/client_cases.mjs "
+    names += "tests/client_node.mjs"
+    command = f"npx --yes prettier@3.10.1 --check {names}"
+    done = subprocess.run(command.split(), cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -140,16 +140,12 @@ def test_a_generated_client_in_python(world):
 
 
 PACKAGES = (
-    "openapi-typescript@7.13.0 openapi-fetch@0.17.0 orval@7.13.0 typescript@5.9.3 "
-    "@types/node@20.19.43"
+    "openapi-typescript@7.13.0 openapi-fetch@0.17.0 orval@7.13.0 typescript@5.9.3"
 )
 STRICT = (
     "--strict --noUncheckedIndexedAccess --exactOptionalPropertyTypes "
     "--module nodenext --target es2022"
 )
-
-NODE_CLIENT = ROOT / "docs/client.mjs"
-NODE_TEST = ROOT / "tests/client_node.mjs"
 
 # What API's sample leaves out.
 ARGUMENTS = """
@@ -160,10 +156,7 @@ const [, , baseUrl, token, accountid] = process.argv;
 
 @pytest.mark.skipif(not shutil.which("npx"), reason="install node and npm")
 def test_generated_clients_in_typescript(serve, tmp_path):
-    """They compile with strict types. The one that API's sample shows works, too.
-
-    client.mjs, which is not generated, and its test have the types that they say.
-    """
+    """They compile with strict types. The one that API's sample shows works, too."""
     service = serve(f"sqlite:///{tmp_path}/profiles.db")
     administrator = sign_in(service, administrator=True)
     administrator.create(named("Ada", default="true"))
@@ -177,7 +170,6 @@ def test_generated_clients_in_typescript(serve, tmp_path):
         f"npx openapi-typescript {address}/openapi.json --output profiles.d.ts",
         f"npx orval --input {address}/openapi.json --output orval.ts --client fetch",
         f"npx tsc {STRICT} client.mts sample.mts orval.ts",
-        f"npx tsc {STRICT} --checkJs --noEmit {NODE_CLIENT} {NODE_TEST}",
         f"node sample.mjs {address} {administrator.token} {administrator.accountid}",
         f"node client.mjs {address} {administrator.token}",
     ):
