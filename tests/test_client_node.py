@@ -1,4 +1,4 @@
-"""docs/client.mjs in Node, its format, and the sample of API.md."""
+"""docs/client.mjs in Node, its types and format, and the sample of API.md."""
 
 import os
 import re
@@ -39,11 +39,35 @@ def test_the_client_in_node(environment):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+STRICT = (
+    "--strict --noUncheckedIndexedAccess --exactOptionalPropertyTypes "
+    "--module nodenext --target es2022 --types node"
+)
+
+
+@pytest.mark.skipif(not shutil.which("npm"), reason="install npm")
+@pytest.mark.parametrize("version", ["5.0.4", "7.0.2"])
+def test_the_types(environment, tmp_path, version):
+    """A strict program compiles without other settings, and runs."""
+    for name in ("docs/client.mjs", "docs/client.d.mts", "tests/client_types.mts"):
+        shutil.copy(ROOT / name, tmp_path)
+    packages = f"typescript@{version} @types/node@20.19.43"
+    for command in (
+        f"npm install --silent --no-audit --no-fund --prefix . {packages}",
+        f"npx tsc {STRICT} client_types.mts",
+        "node client_types.mjs",
+    ):
+        options = {"cwd": tmp_path, "env": environment}
+        options |= {"capture_output": True, "text": True}
+        done = subprocess.run(command.split(), **options)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.skipif(not shutil.which("npx"), reason="install node and npm")
 def test_the_format():
     """It is that of Prettier without settings."""
-    names = "docs/client.mjs tests/client_cases.mjs "
-    names += "tests/client_node.mjs"
+    names = "docs/client.mjs docs/client.d.mts tests/client_cases.mjs "
+    names += "tests/client_node.mjs tests/client_types.mts"
     command = f"npx --yes prettier@3.10.1 --check {names}"
     done = subprocess.run(command.split(), cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
