@@ -35,7 +35,7 @@ from urllib.parse import parse_qsl
 import requests
 from requests import Response
 
-__version__ = "5.0.0"  # of the service that this file comes with
+__version__ = "6.0.0"  # of the service that this file comes with
 
 Object = dict[str, Any]  # an account, a profile or a session, as API.md shows it
 Fields = Mapping[str, str | None]  # such as {"full-name": "Ada King"}
