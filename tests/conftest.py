@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from secrets import token_hex
 
 import pytest
-from service import ROOT, SERVER, Served, close_connection, new_database, run, sign_in
+from service import ROOT, SERVER, Program, close_connection, new_database, run, sign_in
 
 from app import create_app
 from config import load
@@ -97,7 +97,7 @@ def serve(tmp_path):
     with ExitStack() as stack:
 
         def start(database_url, *, wait=True, cwd=ROOT, **settings):
-            service = Served(tmp_path, database_url, **settings)
+            service = Program(tmp_path, DATABASE_URL=database_url, **settings)
             stack.callback(service.kill)
             service.start(cwd=cwd)
             if wait:

@@ -1,4 +1,4 @@
-"""What several tests use: clients, databases, and the service served by gunicorn."""
+"""What several tests use: clients, databases, and the service as a program."""
 
 import itertools
 import json
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from secrets import token_hex
@@ -49,7 +49,7 @@ on_mysql = pytest.mark.parametrize("database_url", ["mysql"], indirect=True)
 
 
 class SignedIn(Client):
-    """A client that sends the token of its account, of an app or of a Served one."""
+    """A client of an app, or of a ServedApp, that sends the token of its account."""
 
     def open(self, *request, headers=(), **options):
         return super().open(*request, headers=self.headers | dict(headers), **options)
@@ -68,15 +68,15 @@ class SignedIn(Client):
         return Account.get_by_id(self.accountid)
 
 
-def sign_in(service, *, administrator=False, appid=None):
-    """A client with the token of a new account."""
+def sign_in(app, *, administrator=False, appid=None):
+    """A client of an app, or of a ServedApp, with the token of a new account."""
     where = ["--appid", appid] if appid else []
     kind = ["--administrator"] * administrator
-    account = run(service, "create-account", *kind, *where)
-    client = SignedIn(service)
+    account = run(app, "create-account", *kind, *where)
+    client = SignedIn(app)
     client.accountid = account["accountid"]
     client.appid = account["appid"]
-    client.session = run(service, "create-session", client.accountid, *where)
+    client.session = run(app, "create-session", client.accountid, *where)
     client.token = client.session["token"]
     client.headers = {"Authorization": f"Bearer {client.token}"}
     if appid:
@@ -84,12 +84,11 @@ def sign_in(service, *, administrator=False, appid=None):
     return client
 
 
-def run(service, *words):
+def run(app, *words):
     """The object that a flask command prints on the only line of its output."""
-    app = service
-    if isinstance(service, Served):
-        close_connection()  # it may be of another database
-        app = create_app({"DATABASE_URL": service.environment["DATABASE_URL"]})
+    if isinstance(app, ServedApp):  # the command runs here, on the same database
+        close_connection()  # it may be of another one
+        app = create_app({"DATABASE_URL": app.database_url})
     with app.app_context():  # of this app, if that of another one is pushed
         done = app.test_cli_runner().invoke(args=words)
     assert done.exit_code == 0, done.output
@@ -154,10 +153,12 @@ def repeating(*calls):
         while not ended.is_set():
             call()
 
-    with Threads(len(calls)) as pool, ExitStack() as stack:
-        stack.callback(ended.set)
+    with Threads(len(calls)) as pool:
         threads = [pool.submit(repeat, call) for call in calls]
-        yield
+        try:
+            yield
+        finally:
+            ended.set()
     for thread in threads:
         thread.result()
 
@@ -235,8 +236,7 @@ def execute(url, sql, *values):
 
 def stored(url):
     """Every row of each table, in the order of their keys."""
-    select = "SELECT * FROM {} ORDER BY 1"
-    return {table: execute(url, select.format(table)) for table in TABLES}
+    return {name: execute(url, f"SELECT * FROM {name} ORDER BY 1") for name in TABLES}
 
 
 def fill(model, appid, count, *, accountid=None):
@@ -256,21 +256,21 @@ def fill(model, appid, count, *, accountid=None):
 def new_row(model, moment, appid, accountid):
     """A value for each column of a row that was made at the moment."""
     values = {"administrator": False, "profileid": None, "endedAt": None}
+    values["duration"] = 60
     values["fields"] = json.dumps({"x-note": f"note {moment} é\U0001f600"})
     values[model.KEY] = new_identifier(model.PREFIX)
     values |= {"id": moment, "appid": appid, "accountid": accountid}
     values |= {"tokenHash": token_hex(32), "csrfToken": token_hex(32)}
-    values["duration"] = 60
     moments = "createdAt updatedAt expiresAt lastVerifiedAt".split()
     values |= dict.fromkeys(moments, timestamp(moment))
     names = model._meta.sorted_field_names
     return {name: values.get(name, f"{name} {moment} é\U0001f600") for name in names}
 
 
-class Served:
-    """The service in a process group. It is also a WSGI app, which asks the service."""
+class Program:
+    """A program in a process group, with a port and a log; by default the service."""
 
-    def __init__(self, folder, database_url, **settings):
+    def __init__(self, folder, **variables):
         holder = socket.socket()  # it keeps the port, but does not listen
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", 0))
@@ -279,18 +279,8 @@ class Served:
         self.log_file = folder / f"{token_hex(4)}.log"
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         own = {"PATH": path, "PORT": str(self.port), "WEB_CONCURRENCY": "2"}
-        own["DATABASE_URL"] = database_url
-        self.environment = os.environ | own | settings
-
-    def __call__(self, environ, start_response):
-        """Pass a request of a client on, by a connection of its own."""
-        method, target = environ["REQUEST_METHOD"], environ["REQUEST_URI"]
-        body, headers = environ["wsgi.input"].read(), dict(EnvironHeaders(environ))
-        with closing(HTTPConnection("127.0.0.1", self.port, timeout=60)) as wire:
-            wire.request(method, target, body, headers)
-            answer = wire.getresponse()
-            start_response(f"{answer.status} {answer.reason}", answer.getheaders())
-            return [answer.read()]
+        self.environment = os.environ | own | variables
+        self.app = ServedApp(self.port, variables.get("DATABASE_URL"))
 
     def start(self, *command, cwd=ROOT):
         """Run the Procfile's line, or another command; the log is what they write."""
@@ -301,28 +291,44 @@ class Served:
             )
 
     def wait_until_up(self):
-        wait_until(lambda: self.process.poll() is not None or self.get("/health"))
-        assert self.process.poll() is None, f"the service has ended: {self.log()}"
-
-    def get(self, path, **options):
-        return Client(self).get(path, **options)
+        """Wait until it responds to a request for its health, whatever the response."""
+        get = Client(self.app).get
+        wait_until(lambda: self.process.poll() is not None or get("/health"))
+        assert self.process.poll() is None, f"the program has ended: {self.log()}"
 
     def log(self):
         return self.log_file.read_text()
 
     def stop(self):
-        """End the service as its platform does, and wait for its end."""
+        """End it as its platform does, and wait for its end."""
         self.process.terminate()
         assert self.process.wait(60) == 0
 
     def kill(self):
-        """Kill every process of the service, and wait for their end."""
+        """Kill every process of it, and wait for their end."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(60)
-        wait_until(lambda: not is_listening(self.port))
+        wait_until(lambda: not self.is_listening())
+
+    def is_listening(self):
+        with socket.socket() as wire:
+            return wire.connect_ex(("127.0.0.1", self.port)) == 0
 
 
-def is_listening(port):
-    with socket.socket() as wire:
-        return wire.connect_ex(("127.0.0.1", port)) == 0
+class ServedApp:
+    """A WSGI app that passes each request on to a port of this machine."""
+
+    def __init__(self, port, database_url=None, prefix=""):
+        self.port = port
+        self.database_url = database_url
+        self.prefix = prefix
+
+    def __call__(self, environ, start_response):
+        method, target = environ["REQUEST_METHOD"], environ["REQUEST_URI"]
+        body, headers = environ["wsgi.input"].read(), dict(EnvironHeaders(environ))
+        with closing(HTTPConnection("127.0.0.1", self.port, timeout=60)) as wire:
+            wire.request(method, self.prefix + target, body, headers)
+            answer = wire.getresponse()
+            start_response(f"{answer.status} {answer.reason}", answer.getheaders())
+            return [answer.read()]

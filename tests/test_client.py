@@ -305,7 +305,7 @@ def test_a_process_uses_no_connection_of_its_parent(serve, database_url):
     own = {
         "PYTHONPATH": str(ROOT / "docs"),
         "PROFILES_URL": f"http://127.0.0.1:{service.port}",
-        "PROFILES_TOKEN": sign_in(service, administrator=True).token,
+        "PROFILES_TOKEN": sign_in(service.app, administrator=True).token,
     }
     done = run_python("-B", "-c", FORKS, **own)
     assert (done.returncode, done.stderr) == (0, "")

@@ -26,7 +26,7 @@ def service(serve, tmp_path):
 
 @pytest.fixture
 def environment(service):
-    token = sign_in(service, administrator=True).token
+    token = sign_in(service.app, administrator=True).token
     address = f"http://127.0.0.1:{service.port}"
     own = {"SERVICE": address, "PROFILES_URL": address, "PROFILES_TOKEN": token}
     return os.environ | own

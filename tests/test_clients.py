@@ -106,7 +106,7 @@ def world(serve, tmp_path, monkeypatch):
     """An administrator of a service under a prefix; the working directory is empty."""
     database = f"sqlite:///{tmp_path}/profiles.db"
     service = serve(database, SCRIPT_NAME="/prefix", USER_PROFILE_FIELDS=ALL_FIELDS)
-    world = sign_in(service, administrator=True)
+    world = sign_in(service.app, administrator=True)
     world.address = f"http://127.0.0.1:{service.port}/prefix"
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -158,7 +158,7 @@ const [, , baseUrl, token, accountid] = process.argv;
 def test_generated_clients_in_typescript(serve, tmp_path):
     """They compile with strict types. The one that API's sample shows works, too."""
     service = serve(f"sqlite:///{tmp_path}/profiles.db")
-    administrator = sign_in(service, administrator=True)
+    administrator = sign_in(service.app, administrator=True)
     administrator.create(named("Ada", default="true"))
     address = f"http://127.0.0.1:{service.port}"
     shutil.copy(ROOT / "tests/client.mts", tmp_path)

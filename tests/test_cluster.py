@@ -52,13 +52,13 @@ def urls():
 def test_conflicts_between_members_are_repeated(urls, serve):
     """All writers update one profile, and set the default of one account."""
     services = [serve(url, WEB_CONCURRENCY="1") for url in urls]
-    administrator = sign_in(services[0], administrator=True)
+    administrator = sign_in(services[0].app, administrator=True)
     first = administrator.create(named("first")).json
     same_on_all(urls, ALL_ROWS)
 
     def write(number, service):
         client = copy(administrator)
-        client.application = service
+        client.application = service.app
         for turn in range(TURNS):
             body = named(f"{number}.{turn}", default="true")
             assert client.update(first["profileid"], body).status_code == 200

@@ -140,7 +140,7 @@ def test_the_right_that_is_missing_is_named(app, make_app, flask, database_url):
 
 # A field that the next version adds
 
-ROWS = [  # of the two files: the row before the new one, and the new one
+ROWS = [  # of two files: the row before the new one, and the new one
     (
         "validators.py",
         '    "website":       FieldSpec(',
@@ -150,6 +150,11 @@ ROWS = [  # of the two files: the row before the new one, and the new one
         "models.py",
         "    website = TextField(",
         "    nickname = TextField(null=True)\n",
+    ),
+    (
+        "models.py",
+        '            "website": row["website"],',
+        '            "nickname": row["nickname"],\n',
     ),
 ]
 NICKNAME_ADDED = {"object": "database", "added": ["profile.nickname"]}
@@ -177,7 +182,7 @@ def init_db(folder, url):
 
 @pytest.mark.long
 def test_a_new_field_while_the_version_before_serves(database_url, serve, next_version):
-    old = sign_in(serve(database_url))
+    old = sign_in(serve(database_url).app)
     first = old.create(named("Ada")).json
 
     def save():
@@ -193,7 +198,7 @@ def test_a_new_field_while_the_version_before_serves(database_url, serve, next_v
             cwd=next_version,
             USER_PROFILE_FIELDS="full-name,nickname",
             MAXIMUM_PROFILE_NICKNAME_LENGTH="8",
-        )
+        ).app
     )
     new.accountid = old.accountid
     new.headers = old.headers

@@ -19,13 +19,12 @@ from service import (
     PROFILES,
     SERVER,
     SESSIONS,
-    Served,
+    Program,
     Threads,
     assert_error,
     at_once,
     cursor_of,
     execute,
-    is_listening,
     mysql_url,
     named,
     on_mysql,
@@ -35,6 +34,7 @@ from service import (
     sign_in,
     wait_until,
 )
+from werkzeug.test import Client
 
 from accounts import create_account
 from app import LogFormatter
@@ -284,7 +284,7 @@ def test_an_outage_within_a_transaction_of_a_host(user, monkeypatch):
 @pytest.fixture
 def proxy(tmp_path):
     """Another program that listens on a port, ended with the test."""
-    proxy = Served(tmp_path, "")
+    proxy = Program(tmp_path)
     yield proxy
     proxy.kill()
 
@@ -300,16 +300,17 @@ def test_a_server_that_comes_cuts_connections_goes_and_hangs(
 
     def come():
         proxy.start(sys.executable, "-c", PROXY, str(proxy.port), *server.split(":"))
-        wait_until(lambda: is_listening(proxy.port))
+        wait_until(proxy.is_listening)
 
     url = empty_database_url.replace(server, f"127.0.0.1:{proxy.port}")
     service = start(url)
-    assert_unavailable(service.get("/health"))
+    health = partial(Client(service.app).get, "/health")
+    assert_unavailable(health())
     come()
-    assert_unavailable(service.get("/health"))
-    run(service, "init-db")
-    assert service.get("/health").status_code == 200
-    client = sign_in(service, administrator=True)
+    assert_unavailable(health())
+    run(service.app, "init-db")
+    assert health().status_code == 200
+    client = sign_in(service.app, administrator=True)
     profileid = client.create(named("first")).json["profileid"]
     requests = [partial(client.get, PROFILES), *writes(client, profileid)]
     assert statuses(requests * 4) == {200, 201}
@@ -321,12 +322,13 @@ def test_a_server_that_comes_cuts_connections_goes_and_hangs(
     assert statuses(requests) == {200, 201}
     proxy.process.send_signal(signal.SIGSTOP)
     # Each waits for its own time-out, 2 seconds, and not for those before it.
-    with repeating(*[partial(service.get, "/health")] * 4):
+    with repeating(*[health] * 4):
         began = time.monotonic()
         statuses(requests * 4)
         assert time.monotonic() - began < 20
     started = start(url, wait=False)
-    assert_unavailable(wait_until(lambda: started.get("/health")))
+    get = Client(started.app).get
+    assert_unavailable(wait_until(lambda: get("/health")))
     proxy.process.send_signal(signal.SIGCONT)
     wait_until(lambda: statuses(requests * 4) == {200, 201})
     assert statuses(requests * 4) == {200, 201}
@@ -373,7 +375,7 @@ def test_a_full_disk_is_503_until_there_is_room(small_disk, serve):
     ballast.write_bytes(bytes(18 << 20))
     url = f"sqlite:///{small_disk}/profiles.db"
     service = serve(url, USER_PROFILE_FIELDS="location")
-    client = sign_in(service, administrator=True)
+    client = sign_in(service.app, administrator=True)
     body = {"location": "x" * 60_000}
     stored = []
     while (response := client.create(body)).status_code == 201:
@@ -421,11 +423,11 @@ def test_a_copy_to_a_small_disk_is_whole_or_fails(
 @long
 @pytest.mark.parametrize(
     "end",
-    [Served.stop, Served.kill],
+    [Program.stop, Program.kill],
 )
 def test_a_read_only_disk_is_503_until_it_is_writable(small_disk, serve, end):
     service = serve(f"sqlite:///{small_disk}/profiles.db")
-    client = sign_in(service, administrator=True)
+    client = sign_in(service.app, administrator=True)
     requests = [partial(client.create, named("name"))] * 32
     db.close()  # the test has the file open, too
     end(service)

@@ -14,7 +14,7 @@ import pytest
 from service import (
     PROCFILE,
     ROOT,
-    Served,
+    Program,
     execute,
     named,
     new_database,
@@ -159,7 +159,7 @@ def test_profiles_run(machine, settings, given, printed):
 @needs_systemd
 def test_restarts_beside_writers(empty_database_url, tmp_path):
     """No create fails or is doubled, because the port stays open."""
-    service = Served(tmp_path, empty_database_url)
+    service = Program(tmp_path, DATABASE_URL=empty_database_url)
     created = []
 
     def create():
@@ -189,7 +189,7 @@ def test_restarts_beside_writers(empty_database_url, tmp_path):
         port = stack.enter_context(socket.create_server(address))
         start()
         service.wait_until_up()
-        administrator = sign_in(service, administrator=True)
+        administrator = sign_in(service.app, administrator=True)
         with repeating(*[create] * 8):
             for _ in range(5):
                 enough = len(created) + 50

@@ -21,7 +21,7 @@ WHERE COALESCE(profileid, '') != COALESCE((
 
 def test_killed_three_times_it_keeps_what_it_acknowledged(empty_database_url, serve):
     service = serve(empty_database_url)
-    administrator = sign_in(service, administrator=True)
+    administrator = sign_in(service.app, administrator=True)
     acknowledged = []
 
     def create(client, default):
@@ -34,7 +34,7 @@ def test_killed_three_times_it_keeps_what_it_acknowledged(empty_database_url, se
 
     calls = [
         partial(create, administrator, "true"),
-        partial(create, sign_in(service), "false"),
+        partial(create, sign_in(service.app), "false"),
     ]
     for _ in range(3):
         enough = len(acknowledged) + 60

@@ -13,7 +13,7 @@ from service import (
     PROCFILE,
     PROFILES,
     ROOT,
-    Served,
+    Program,
     execute,
     on_sqlite,
     run,
@@ -39,7 +39,8 @@ def service(database_url, tmp_path_factory):
     """One service for this file."""
     folder = tmp_path_factory.mktemp("served")
     fields = ",".join(PROFILE_FIELDS)
-    service = Served(folder, database_url, USER_PROFILE_FIELDS=fields)
+    variables = {"DATABASE_URL": database_url, "USER_PROFILE_FIELDS": fields}
+    service = Program(folder, **variables)
     service.socket = f"{folder}/socket"
     addresses = f"-b unix:{service.socket} -b 127.0.0.1:{service.port}"
     service.start(*PROCFILE, *addresses.split())
@@ -53,7 +54,7 @@ def service(database_url, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def administrator(service):
-    return sign_in(service, administrator=True)
+    return sign_in(service.app, administrator=True)
 
 
 def logged(service, start=0):
@@ -151,9 +152,9 @@ def test_what_a_line_shows_of_a_head(service, head, shown):
 
 def test_a_token_that_is_refused_with_a_reason_is_traced(service):
     """After a leak, the log shows what the thief still tries."""
-    user = sign_in(service)
+    user = sign_in(service.app)
     sessionid = user.session["sessionid"]
-    run(service, "end-session", sessionid)
+    run(service.app, "end-session", sessionid)
     head = f"GET {PROFILES} HTTP/1.1\r\nAuthorization: Bearer {user.token}"
     shown = f"status=401 code=sign-in-required account={user.accountid} "
     assert f"{shown}session={sessionid} " in send(service, head)[0]

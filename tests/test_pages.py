@@ -365,7 +365,7 @@ def test_requests_with_curl(serve, empty_database_url):
     service = serve(empty_database_url)
     known = {
         "$URL": f"http://127.0.0.1:{service.port}",
-        "$ADMIN": sign_in(service, administrator=True).token,
+        "$ADMIN": sign_in(service.app, administrator=True).token,
         "$TOKEN": "e3b71f5a08c94d26b1f07a4c9d82e6503f6a1d8b7c2e94f05ab36d17c8e2f094",
     }
     assert send_samples(API, known) == API.count("\ncurl ") == len(OPERATIONS)

@@ -14,7 +14,8 @@ from service import (
     CREATE,
     PROFILES,
     ROOT,
-    Served,
+    Program,
+    ServedApp,
     assert_error,
     named,
     on_sqlite,
@@ -46,14 +47,8 @@ http {{
 """
 
 
-class Router(Served):
-    """nginx, which serves the service below a prefix."""
-
-    prefix = ""
-
-    def __call__(self, environ, start_response):
-        environ["REQUEST_URI"] = self.prefix + environ["REQUEST_URI"]
-        return super().__call__(environ, start_response)
+class Router(Program):
+    """nginx in front of the service."""
 
     def start_nginx(self, folder, sample, *, tls=False):
         """Start nginx with the sample, without the lines for TLS unless asked."""
@@ -85,7 +80,7 @@ def sample(service):
 
 @pytest.fixture
 def router(tmp_path):
-    router = Router(tmp_path, "")
+    router = Router(tmp_path)
     try:
         yield router
     finally:
@@ -95,8 +90,8 @@ def router(tmp_path):
 @pytest.fixture
 def administrator(service, sample, router, tmp_path):
     """An administrator whose requests go through nginx to the service."""
-    administrator = sign_in(service, administrator=True)
-    administrator.application = router
+    administrator = sign_in(service.app, administrator=True)
+    administrator.application = router.app
     router.start_nginx(tmp_path, sample)
     return administrator
 
@@ -135,10 +130,10 @@ def test_a_prefix(service, sample, router, tmp_path):
     """By the lines in the comment of deploy/nginx.conf."""
     sample = uncomment(PREFIX, re.sub(NO_PREFIX, "", sample))
     router.start_nginx(tmp_path, sample)
-    assert router.get("/health").status_code == 404
-    router.prefix = "/profiles"
-    administrator = sign_in(service, administrator=True)
-    administrator.application = router
+    administrator = sign_in(service.app, administrator=True)
+    administrator.application = router.app
+    assert administrator.get("/health").status_code == 404
+    administrator.application = ServedApp(router.port, prefix="/profiles")
     for name in "ab":
         administrator.create(named(name))
     link = administrator.get(f"{PROFILES}?limit=1").headers["Link"]
@@ -161,11 +156,10 @@ def test_only_named_addresses(service, sample, router, tmp_path, prefix, allowed
         sample = sample.replace("location ~ ^/", f"location ~ ^{prefix}/")
         sample = sample.replace("deny all;", f"deny all; {rewrite}")
     router.start_nginx(tmp_path, sample)
-    router.prefix = prefix
-    administrator = sign_in(service, administrator=True)
-    administrator.application = router
-    user = sign_in(service)
-    user.application = router
+    administrator = sign_in(service.app, administrator=True)
+    user = sign_in(service.app)
+    through_nginx = ServedApp(router.port, prefix=prefix)
+    administrator.application = user.application = through_nginx
     assert user.create(named("a")).status_code == 201
     paths = [PROFILES, "/api%2Fadministrator/sessions", "/docs/", "/docs%2FAPI.md"]
     if not allowed:

@@ -17,7 +17,7 @@ from service import (
     PROCFILE,
     PROFILES,
     ROOT,
-    Served,
+    Program,
     execute,
     fill,
     sign_in,
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.long
 
 def shown_settings(folder, command=(), **variables):
     """What gunicorn prints of its settings, or why it does not start."""
-    service = Served(folder, f"sqlite:///{folder}/x.db", **variables)
+    service = Program(folder, DATABASE_URL=f"sqlite:///{folder}/x.db", **variables)
     service.start(*command, *PROCFILE, "--print-config")
     return service.process.wait(60), service.log()
 
@@ -137,7 +137,7 @@ def is_occupied(service):
 def test_a_client_that_stalls_is_given_up(serve, tmp_path, text):
     """There are more of them than threads, so others wait until then."""
     service = serve(f"sqlite:///{tmp_path}/x.db", WEB_CONCURRENCY="1")
-    text = text.format(sign_in(service))
+    text = text.format(sign_in(service.app))
     with ExitStack() as stack:
         for _ in range(5):
             stack.enter_context(connected(service, text))
@@ -202,11 +202,11 @@ def test_a_broken_body_that_nobody_reads_gets_one_response(administrator):
 def administrator(tmp_path_factory):
     """An administrator of the service to which something broken is sent."""
     folder = tmp_path_factory.mktemp("served")
-    service = Served(folder, f"sqlite:///{folder}/x.db")
+    service = Program(folder, DATABASE_URL=f"sqlite:///{folder}/x.db")
     service.start()
     try:
         service.wait_until_up()
-        yield sign_in(service, administrator=True)
+        yield sign_in(service.app, administrator=True)
     finally:
         service.kill()
 
@@ -283,30 +283,30 @@ def test_a_form_in_chunks_is_stored(administrator):
 
 @pytest.fixture
 def reading(serve, make_app, empty_database_url):
-    """An administrator of a service, and a connection that gets ``all``."""
+    """A service, and a connection that gets ``all``."""
     service = serve(empty_database_url)
-    administrator = sign_in(service, administrator=True)
+    administrator = sign_in(service.app, administrator=True)
     make_app(DATABASE_URL=empty_database_url)
     fill(Profile, "default", 8_000)  # more than a connection buffers
     head = f"GET {PROFILES}?all=all HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
     token = f"Authorization: Bearer {administrator.token}\r\n\r\n"
     with connected(service, head + token) as wire:
         assert wire.recv(12) == b"HTTP/1.1 200"
-        yield administrator, wire
+        yield service, wire
 
 
 END = "\n0\n\n"  # of a chunked answer that is whole
 
 
 def test_a_listing_that_breaks_off_is_cut_and_logged(reading, empty_database_url):
-    administrator, wire = reading
+    service, wire = reading
     execute(empty_database_url, "DROP TABLE profile")
     assert not wire.makefile().read().endswith(END)
     # The line about the error, then that of the request, both with its id.
     line = r"level=ERROR request_id=(\w+) database unavailable: .*\n"
     line += r".* status=200 code=database-unavailable .* request_id=\1 "
-    wait_until(lambda: re.search(line, administrator.application.log()))
-    assert "Traceback" not in administrator.application.log()
+    wait_until(lambda: re.search(line, service.log()))
+    assert "Traceback" not in service.log()
 
 
 def cores_of_workers(service):

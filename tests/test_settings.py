@@ -6,7 +6,7 @@ import ssl
 import sys
 
 import pytest
-from service import ROOT, Served
+from service import ROOT, Program
 
 from app import create_app
 from config import SettingError, load, parse_database_url
@@ -191,7 +191,7 @@ def test_a_refusal_says_what_is_wrong_with_a_url_but_shows_nothing_of_it(url, re
 
 @pytest.mark.long
 def test_a_command_ends_with_the_line_of_a_refusal(tmp_path):
-    command = Served(tmp_path, "", PAGE_SIZE="x")
+    command = Program(tmp_path, PAGE_SIZE="x")
     command.start(sys.executable, "-m", "flask", "init-db")
     assert command.process.wait(60) == 1
     assert command.log() == f"Error: PAGE_SIZE=x: {NUMBER}\n"

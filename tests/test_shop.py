@@ -5,7 +5,7 @@ import time
 from html import unescape
 
 import pytest
-from service import ROOT, Served, SignedIn, execute, named, on_sqlite, run, sign_in
+from service import ROOT, Program, SignedIn, execute, named, on_sqlite, run, sign_in
 
 SHOPPERS = "SELECT accountid FROM account WHERE NOT administrator"
 pytestmark = [pytest.mark.long, on_sqlite]
@@ -59,11 +59,11 @@ def service(serve, empty_database_url):
 @pytest.fixture
 def shop(service, tmp_path):
     """The shop, run by its command in an empty folder. Ada is its administrator."""
-    shop = Served(
+    shop = Program(
         tmp_path,
-        service.environment["DATABASE_URL"],
+        DATABASE_URL=service.app.database_url,
         PROFILES_URL=f"http://127.0.0.1:{service.port}",
-        PROFILES_TOKEN=sign_in(service, administrator=True).token,
+        PROFILES_TOKEN=sign_in(service.app, administrator=True).token,
         SHOP_ADMINISTRATOR="ada",
         PYTHONDONTWRITEBYTECODE="1",
     )
@@ -78,9 +78,9 @@ def shop(service, tmp_path):
 
 def sign_in_elsewhere(service):
     """Return a client of another program for the only user of the shop."""
-    user = SignedIn(service)
-    ((user.accountid,),) = execute(service.environment["DATABASE_URL"], SHOPPERS)
-    token = run(service, "create-session", user.accountid)["token"]
+    user = SignedIn(service.app)
+    ((user.accountid,),) = execute(service.app.database_url, SHOPPERS)
+    token = run(service.app, "create-session", user.accountid)["token"]
     user.headers = {"Authorization": f"Bearer {token}"}
     return user
 
@@ -170,7 +170,7 @@ def test_a_session_that_has_expired(shop, service):
     """The user must sign in again, and the list of devices has only the new session."""
     browser = Browser(shop)
     browser.sign_up("eve")
-    url = service.environment["DATABASE_URL"]
+    url = service.app.database_url
     expire = "UPDATE session SET expiresAt = createdAt WHERE accountid IN "
     execute(url, f"{expire} ({SHOPPERS})")
     for _ in range(2):

@@ -7,7 +7,7 @@ from getpass import getuser
 
 import pytest
 from peewee import OperationalError
-from service import Served, is_listening, wait_until
+from service import Program, wait_until
 
 from database import MySQL
 from database_url import parse_database_url
@@ -42,14 +42,14 @@ def folder(tmp_path_factory):
 @pytest.fixture
 def start(folder, tmp_path):
     """Starts the server with more options; returns its URL."""
-    server = Served(tmp_path, "")
+    server = Program(tmp_path)
 
     def start(more=""):
         address = f"--bind-address=127.0.0.1 --port={server.port}"
         socket = f"--socket={tmp_path}/socket"
         command = f"mariadbd {DATA}{folder}/data {address} {socket} {more}"
         server.start(*command.split())
-        wait_until(lambda: is_listening(server.port))
+        wait_until(server.is_listening)
         return f"mysql://root@127.0.0.1:{server.port}/mysql"
 
     yield start

@@ -21,7 +21,7 @@ from service import (  # noqa: E402
     CREATE,
     PROFILES,
     UPDATE,
-    Served,
+    Program,
     close_connection,
     fill,
     new_database,
@@ -65,12 +65,12 @@ def script(client, method, *paths, body=""):
     )
 
 
-def make_loads(service, url):
+def make_loads(app, url):
     """Store 100,000 profiles, 300 of them a user's; return the script of each load."""
-    run(service, "init-db")  # adds what tables of an older version lack
-    administrator = sign_in(service, administrator=True)
-    user = sign_in(service)
-    small = sign_in(service, administrator=True, appid="small")
+    run(app, "init-db")  # adds what tables of an older version lack
+    administrator = sign_in(app, administrator=True)
+    user = sign_in(app)
+    small = sign_in(app, administrator=True, appid="small")
     own = []
     with create_app({"DATABASE_URL": url}).app_context():
         for _ in range(100):
@@ -93,11 +93,11 @@ def start(stack, root, folder, mysql):
     """Serve a version until the end of the stack; return its port and its loads."""
     kind = "mysql" if mysql else "sqlite"
     url = stack.enter_context(new_database(kind, folder))
-    service = Served(folder, url)
+    service = Program(folder, DATABASE_URL=url)
     stack.callback(service.kill)
     service.start(cwd=root)
     service.wait_until_up()  # it has made its tables by then
-    return service.port, make_loads(service, url)
+    return service.port, make_loads(service.app, url)
 
 
 def measure(port, file, clients):
