@@ -1,4 +1,7 @@
-"""The samples of the pages work, and their links and tables are right."""
+"""The samples of the pages work, and their links, tables and lists are right.
+
+No sentence is read: a test says which table or list of a page it compares.
+"""
 
 import inspect
 import json
@@ -13,6 +16,7 @@ import profiles
 import sessions
 from config import LENGTHS, load
 from errors import HTTP_CODES, ServiceError
+from lists import Paging
 from models import Profile
 from outages import CONFLICTS
 from validators import PROFILE_FIELDS, parse_date
@@ -44,16 +48,27 @@ UNIQUE = re.compile("[a-z]{4}_[0-9a-f]{16}|[0-9a-f]{64}|[0-9-]+T[0-9:.]+Z")
 SECTIONS = API.split("\n##")
 
 
+def codes(text):
+    """What a text has in backticks."""
+    return re.findall("`(.+?)`", text)
+
+
+def rows(text):
+    """The rows of each table of a text, as lists of their cells."""
+    lines = re.findall(r"(?m)^ *\| (.+) \|$", text)
+    return [line.split(" | ") for line in lines]
+
+
+def table(page, title):
+    """The rows of a section that begin with code."""
+    section = page.split(f"# {title}\n")[1].partition("\n##")[0]
+    return [row for row in rows(section) if row[0].startswith("`")]
+
+
 def method_and_operation(path):
     """Of a request, its method and its part of the description."""
     ((method, operation),) = DESCRIPTION["paths"][path].items()
     return method.upper(), operation
-
-
-def table(page, title):
-    """The first two cells of each row of a section whose first one is code."""
-    section = page.split(f"# {title}\n")[1].partition("\n##")[0]
-    return dict(re.findall(r"(?m)^\| `(.+?)` \| `?(.*?)`? \|", section))
 
 
 @pytest.mark.parametrize("file", FILES, ids=PAGES)
@@ -69,13 +84,14 @@ def test_links(file):
 
 
 def test_version():
+    """It is the same in each file that has it, and in the picture of the page."""
     version = DESCRIPTION["info"]["version"]
     assert f'\nversion = "{version}"\n' in (ROOT / "pyproject.toml").read_text()
     assert f'\n__version__ = "{version}"' in CLIENT
     assert NODE_CLIENT.startswith(f"/* A client for Profiles {version} in JavaScript")
     assert version == re.search(r"\n## ([0-9.]+)", PAGES["CHANGELOG"])[1]  # the newest
     (text,) = re.findall(r"!\[(.*?)\]\(docs/page\.png\)", README)
-    assert text.startswith(f"The page of version {version}:")  # taken anew
+    assert version in text  # the picture was taken anew
 
 
 def test_lines_to_install():
@@ -84,14 +100,16 @@ def test_lines_to_install():
 
 
 def test_settings():
-    """The row of the lengths has patterns, and says what their star stands for."""
-    stars = re.findall("`(.+?)`", re.search(r"where `\*` is (.*) \|", README)[1])
+    """README's table of settings: each with its default.
+
+    The names of the lengths have a star; what it stands for ends their row.
+    """
     defaults = {}
-    for patterns, values in table(README, "Settings").items():
-        for pattern, value in zip(
-            patterns.split("`, `"), values.split(", "), strict=True
-        ):
-            names = [pattern.replace("*", star) for star in stars]
+    for patterns, values, meaning in table(README, "Settings"):
+        stars = re.findall("`([A-Z_]+)`", meaning)
+        values = values.replace("`", "").split(", ", 1 if "*" in patterns else 0)
+        for pattern, value in zip(codes(patterns), values, strict=True):
+            names = [pattern.replace("*", star) for star in stars or [""]]
             defaults |= dict.fromkeys(names, value)
     settings = load({})
     assert defaults.keys() == settings.keys() - {"PROFILE_LENGTHS"}
@@ -100,19 +118,27 @@ def test_settings():
 
 
 def test_commands(app):
-    """Each with its arguments and options; its help has an example."""
-    listed = table(README, "Commands")
-    for name, command in app.cli.commands.items():
-        words = re.findall("^[a-z_]+|--[a-z]+", listed.pop(f"flask {name}").lower())
-        assert words == [parameter.opts[0] for parameter in command.params]
+    """README's table of commands: each with its arguments and options.
+
+    The help of each has an example, too.
+    """
+    listed = {}
+    for name, *arguments, _ in table(README, "Commands"):
+        words = re.findall("`[a-z_]+|--[a-z]+", " ".join(arguments).lower())
+        listed[name] = [word.strip("`") for word in words]
+    commands = app.cli.commands.items()
+    assert listed == {
+        f"`flask {name}`": [parameter.opts[0] for parameter in command.params]
+        for name, command in commands
+    }
+    for name, command in commands:
         assert f"Example: flask {name}" in command.help
-    assert not listed
 
 
 def test_fields():
-    assert table(API, "Fields") == {
-        name: row.property for name, row in PROFILE_FIELDS.items()
-    }
+    """API's table of fields: each with its property."""
+    listed = {tuple(codes(name + cell)) for name, cell, *_ in table(API, "Fields")}
+    assert listed == {(name, row.property) for name, row in PROFILE_FIELDS.items()}
 
 
 @pytest.mark.parametrize(
@@ -135,34 +161,36 @@ def test_sample_of_a_whole_profile():
     assert list(json.loads(sample)) == list(Profile.to_resource(row))
 
 
-@pytest.mark.parametrize("texts", table(API, "Dates"))
-def test_dates(texts):
-    for text in texts.split("`, `"):
-        assert parse_date(text) == "1950-01-31"
+@pytest.mark.parametrize(
+    "text", [text for cell, *_ in table(API, "Dates") for text in codes(cell)]
+)
+def test_dates(text):
+    """API's table of dates: all are the same day."""
+    assert parse_date(text) == "1950-01-31"
 
 
-def statuses_of_codes(page=API):
-    """The statuses of each code in the tables of API.md."""
-    rows = re.findall(r"(?m)^\| (`[a-z-]+`.*?) \| ([45].*?) \|", page)
+def statuses_of_codes():
+    """The statuses of each code, by the rows of API that have both."""
     return {
-        code: {*re.findall("[0-9]{3}", statuses)}
-        for codes, statuses in rows
-        for code in re.findall("`([a-z-]+)`", codes)
+        code: {*re.findall("[0-9]{3}", status)}
+        for cell, status, *_ in rows(API)
+        if re.match("[45][0-9]{2}", status)
+        for code in codes(cell)
     }
 
 
 def test_errors():
-    """All codes, with their statuses."""
+    """API's tables of errors: all codes, with their statuses."""
     names = ["accountid", "profileid", "sessionid", "limit", "offset", "duration"]
     names += [*PROFILE_FIELDS, *(f"{name}-length" for name in LENGTHS)]
-    codes = {
+    expected = {
         "bad-request",
         *HTTP_CODES.values(),
         *(f"invalid-{name}" for name in names),
         *re.findall(r'ServiceError\("([a-z-]+)"', str(CODE)),
     }
     listed = statuses_of_codes()
-    assert listed.keys() == codes
+    assert listed.keys() == expected
     for status, code in HTTP_CODES.items():
         assert listed.pop(code) == {str(status)}
     for name in ("accountid", "profileid"):
@@ -173,13 +201,16 @@ def test_errors():
 
 
 def test_requests():
-    """README lists each. API says what a repeat of each does that changes something."""
-    (repeats,) = [text for text in SECTIONS if text.startswith(" Repeats")]
-    for path in OPERATIONS:
-        method, _ = method_and_operation(path)
-        assert f"`{method} {path}`" in README
-        name = path.rpartition("/")[2]
-        assert (f"\n| {name} |" in repeats) == (method != "GET")
+    """README's table of requests has all, API's of repeats those that change something.
+
+    The rows of repeats begin with the name of a request.
+    """
+    methods = {path: method_and_operation(path)[0] for path in OPERATIONS}
+    listed = {code for row in rows(README) for code in codes(row[0])}
+    assert {f"{method} {path}" for path, method in methods.items()} <= listed
+    names = [row[0] for row in rows(API.split("# Repeats\n")[1].partition("\n##")[0])]
+    changing = [path for path, method in methods.items() if method != "GET"]
+    assert {path.rpartition("/")[2] for path in changing} <= {*names}
 
 
 def section_of(path):
@@ -192,10 +223,8 @@ def section_of(path):
 
 def codes_of(path):
     """The codes of the request's own section, where a field stands for all of them."""
-    codes = re.search(r"\*\*Codes[^.]*", section_of(path))[0]
-    return re.findall(
-        "`(.+?)`", codes.replace("those of the fields", "`invalid-phone`")
-    )
+    listed = re.search(r"\*\*Codes[^.]*", section_of(path))[0]
+    return codes(re.sub("[^`,]*fields", "`invalid-phone`", listed))
 
 
 def resolve(part):
@@ -208,9 +237,12 @@ def resolve(part):
 
 @pytest.mark.parametrize("path", OPERATIONS)
 def test_the_parameters_of_a_request(path):
-    """The required one is in the query; its section or a list names the others."""
+    """Its section of API has them, the required one in the path.
+
+    API's table of the parameters of lists has others.
+    """
     _, operation = method_and_operation(path)
-    shared = ["X-Appid", *table(API, "Lists")]
+    shared = ["X-Appid", *(codes(row[0])[0] for row in table(API, "Lists"))]
     for parameter in map(resolve, operation["parameters"]):
         name = parameter["name"]
         if parameter.get("required"):
@@ -221,7 +253,7 @@ def test_the_parameters_of_a_request(path):
 
 @pytest.mark.parametrize("path", OPERATIONS)
 def test_the_statuses_of_a_request(path):
-    """The description has a success, what every request can get, and its own codes."""
+    """Those described are a success, what every request can get, and its own codes."""
     _, operation = method_and_operation(path)
     statuses = {"400", "401", "500", "503", *SUCCESSES.get(path, ["200"])}
     if "requestBody" in operation:
@@ -233,21 +265,19 @@ def test_the_statuses_of_a_request(path):
 
 @pytest.mark.parametrize("path", OPERATIONS)
 def test_the_described_codes_of_a_request(path):
-    """Those of its own section, and those that every request can return."""
+    """Those of its own section of API, and the listed ones that no section has."""
     _, operation = method_and_operation(path)
-    every = statuses_of_codes(API.partition("The section of each request")[0])
-    del every["not-found"]  # of an unknown path
+    listed = statuses_of_codes()
+    fields = {code for name in PROFILE_FIELDS for code in listed if name in code}
+    others = {"not-found", *fields}.union(*map(codes_of, OPERATIONS))
     if "requestBody" not in operation:
-        del every["invalid-body"]
+        others.add("invalid-body")
+    every = [code for code in listed if code not in others]
     for status, response in operation["responses"].items():
         if status >= "400":
             text = resolve(response)["description"].format(codes="invalid-phone")
-            listed = re.findall("`([a-z-]+)`", text)
-            own = [
-                code for code in codes_of(path) if status in statuses_of_codes()[code]
-            ]
-            shared = [code for code in every if status in every[code]]
-            assert sorted(listed) == sorted(own + shared)
+            own = [code for code in codes_of(path) + every if status in listed[code]]
+            assert sorted(re.findall("`([a-z-]+)`", text)) == sorted(own)
 
 
 @pytest.mark.parametrize("path", OPERATIONS)
@@ -314,9 +344,9 @@ def test_the_codes_of_a_request(make_app, empty_database_url, path):
 
 
 def test_rooms():
-    """Each file of the code is listed, and imports only from files below it."""
-    rows = re.findall(r"(?m)^\| (`.*\.py`) \|", PAGES["CONTRIBUTING"])
-    names = re.findall(r"`([a-z_.]+)\.py`", "\n".join(rows))
+    """CONTRIBUTING's table of the files: each imports only from files below it."""
+    listed = [code for row in rows(PAGES["CONTRIBUTING"]) for code in codes(row[0])]
+    names = [name.removesuffix(".py") for name in listed if name.endswith(".py")]
     assert {*names} == CODE.keys()
     above = "app"
     for name in names:
@@ -325,10 +355,9 @@ def test_rooms():
 
 
 def test_modules_in_python():
-    """Those that app imports, whose names must not clash with a program's own."""
-    sentence = re.search(r"(?s)other names than these:(.*?)\.\n", PYTHON)[1]
-    listed = re.findall("`([a-z_]+)`", sentence)
-    assert {*listed, "gunicorn.conf"} == CODE.keys()
+    """PYTHON's list of the modules, whose names must not clash with a program's own."""
+    (listed,) = re.findall(r"(?:`[a-z_]+`(?:,\s|\sand\s)?){9,}", PYTHON)
+    assert sorted([*codes(listed), "gunicorn.conf"]) == sorted(CODE)
 
 
 def test_calls_in_python(database_url, monkeypatch, capsys):
@@ -342,21 +371,21 @@ def test_calls_in_python(database_url, monkeypatch, capsys):
 
 
 def test_operations_in_python():
-    """One for each request, with its parameters."""
-    listed = re.findall(r"\| `(\w+)\((caller[^*]*), \*, (.*?)\)` \|", PYTHON)
+    """PYTHON's table of the operations: one for each request, with its parameters."""
+    listed = re.findall(r"\| `(\w+)\((caller.*?), \*, (.*?)\)`", PYTHON)
     assert len(listed) == len(OPERATIONS)
     operations = vars(profiles) | vars(accounts) | vars(sessions)
     for name, positional, keywords in listed:
         call = inspect.signature(operations[name])
-        named = dict.fromkeys(keywords.split(", "))
-        call.bind(*positional.split(", "), **named)
+        own = dict.fromkeys(keywords.split(", "))
+        paging = call.bind(*positional.split(", "), **own).arguments.get("paging", {})
+        Paging(**paging)
 
 
 def test_conflicts_in_python():
-    """The errors after which a transaction of the caller's runs again; 1205: a lock."""
-    (listed,) = re.findall(r"on MySQL, that is error (.*?),\s+or an\s", PYTHON)
-    numbers = map(int, re.findall("[0-9]+", listed))
-    assert {*numbers} == {1205, *CONFLICTS}
+    """PYTHON names each error after which a program's transaction can run again."""
+    numbers = {*map(int, re.findall("[0-9]+", PYTHON))}
+    assert {1205, *CONFLICTS} <= numbers  # 1205: a lock
 
 
 @pytest.mark.long
@@ -377,10 +406,9 @@ def test_the_request_of_the_first_screen(serve, make_app, empty_database_url):
     service = serve(empty_database_url)
     app = make_app(DATABASE_URL=empty_database_url, APPID="default")
     printed = app.test_cli_runner().invoke(args=["demo"]).stdout
-    exports = dict(
-        re.findall(r"(\w+)=(\S+)", "\n".join(re.findall("(?m)^export .*", printed)))
-    )
-    known = {f"${name}": value for name, value in exports.items()}
+    lines = "\n".join(re.findall("(?m)^export .*", printed))
+    known = dict(re.findall(r"(\w+)=(\S+)", lines))
+    known = {f"${name}": value for name, value in known.items()}
     known["$URL"] = f"http://127.0.0.1:{service.port}"
     assert send_samples(README, known) == 1
 
