@@ -32,7 +32,7 @@ from service import (
     stored,
 )
 
-from accounts import create_account, find_own_account
+from accounts import create_account, delete_account, find_accounts, find_own_account
 from callers import OPERATOR
 from database import MySQL, db
 from models import Profile, Session, timestamp
@@ -67,8 +67,12 @@ def fail(invoke):
     return run
 
 
-@pytest.mark.parametrize("words", ["--help", "--version", "", "init-db --help"])
-def test_help_makes_no_database(tmp_path, words):
+@pytest.mark.parametrize(
+    "words",
+    ["--help", "--version", "", "init-db --help", "purge-sessions --days x", "missing"],
+)
+def test_only_a_command_that_runs_makes_a_database(tmp_path, words):
+    """Neither help does, nor an argument or a command that is refused."""
     url = f"sqlite:///{tmp_path}/profiles.db"
     done = run_python("-m", "flask", *words.split(), DATABASE_URL=url)
     assert "Usage: " in done.stdout + done.stderr or "Flask" in done.stdout
@@ -280,6 +284,23 @@ def test_find_accounts_shows_the_profiles_that_have_the_address(app, flask, user
     assert flask("find-accounts", "")["data"] == []
 
 
+def test_find_accounts_leaves_out_one_that_is_deleted_meanwhile(app, user, monkeypatch):
+    """Profiles are read first, and then their accounts."""
+    users = [user, sign_in(app)]
+    for each in users:
+        each.create(named("Ada"))
+    remaining = users.pop()
+
+    def delete(event):
+        if "contactEmail" in event.sql and users:
+            delete_account(OPERATOR, users.pop().accountid)
+
+    monkeypatch.setattr(db.obj, "query_hooks", [delete])
+    found = find_accounts(OPERATOR, "ada@example.com")["data"]
+    assert [account["accountid"] for account in found] == [remaining.accountid]
+    assert users == []
+
+
 @on_sqlite
 def test_find_accounts_of_an_address_that_many_have(app, flask):
     """No statement has as many values as there are accounts."""
@@ -417,11 +438,16 @@ def test_a_defect_is_one_line_after_its_traceback(invoke, user, database_url, ca
 
 
 def test_the_demo_may_be_repeated(invoke, database_url):
+    """Each time, it creates three accounts, each with a default profile."""
     for _ in range(2):
         printed = invoke("demo").stdout
         assert printed.count("\ncurl ") == 5
         assert printed.count("\nexport ") == 4
-    assert len(stored(database_url)["profile"]) == 6
+    select = "SELECT accountid, profileid FROM {} ORDER BY accountid"
+    profiles = execute(database_url, select.format("profile"))
+    accounts = "account WHERE NOT administrator"
+    assert execute(database_url, select.format(accounts)) == profiles
+    assert len(profiles) == 6
 
 
 @pytest.mark.long

@@ -1,5 +1,6 @@
 """Tables, rows and transactions in one process: nothing is stored halfway or lost."""
 
+import re
 from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
@@ -8,9 +9,13 @@ from stat import filemode
 from threading import Event
 from unittest.mock import Mock
 
+import click
 import peewee
 import pytest
+from click.testing import CliRunner
 from service import (
+    PROCFILE,
+    Program,
     Threads,
     assert_error,
     at_once,
@@ -24,6 +29,7 @@ from service import (
     sign_in,
     user_with,
 )
+from werkzeug.test import Client
 
 import models
 from accounts import create_account
@@ -31,9 +37,14 @@ from callers import OPERATOR
 from database import built_once, db, retry_on_conflict
 from database_url import parse_database_url
 from errors import ServiceError
-from models import Account, Profile
-from profiles import create_profile, update_profile
-from sessions import end_sessions
+from models import Account, Profile, Session
+from profiles import (
+    create_profile,
+    delete_profile,
+    set_default_profile,
+    update_profile,
+)
+from sessions import create_session, end_sessions
 
 # Eight processes that start at once, when the first one closes the pipe.
 FIRST_STARTS = """
@@ -100,6 +111,26 @@ def test_a_row_made_in_the_nanosecond_of_another_one(
     assert committed(database_url, user) == ["first", "second"]
 
 
+@pytest.mark.parametrize("model", [Profile, Session])
+def test_a_row_whose_id_others_have_taken_four_times(user, monkeypatch, model):
+    """Each time it gets the id of a later moment; the fifth one is free."""
+    moment = models.next_nanoseconds() + 10**12
+
+    def insert():
+        if model is Profile:
+            return create(user.caller)["profileid"]
+        return create_session(OPERATOR, user.accountid)["sessionid"]
+
+    monkeypatch.setattr(models, "latest", moment)
+    inserted = [insert() for _ in range(4)]
+    monkeypatch.setattr(models, "latest", moment)
+    inserted.append(insert())
+    own = (model.accountid == user.accountid) & (model.id > moment)
+    rows = model.select().where(own).order_by(model.id)
+    assert [getattr(row, model.KEY) for row in rows] == inserted
+    assert [row.id - moment for row in rows] == [1, 2, 3, 4, 5]
+
+
 @on_sqlite
 def test_the_error_of_a_transaction_is_logged_beside_that_of_its_rollback(
     empty_database_url, make_app, caplog
@@ -145,6 +176,34 @@ def test_an_app_creates_the_tables_and_leaves_no_connection(
     assert execute(empty_database_url, "SELECT * FROM account, profile, session") == []
 
 
+@on_sqlite
+def test_an_app_in_a_command_of_another_program_creates_the_tables(
+    empty_database_url, make_app
+):
+    """Only ``flask``, which looks for a command, leaves that to the command."""
+    command = click.Command(
+        "x", callback=partial(make_app, DATABASE_URL=empty_database_url)
+    )
+    assert CliRunner().invoke(command).exit_code == 0
+    assert execute(empty_database_url, "SELECT * FROM account, profile, session") == []
+
+
+@pytest.mark.long
+@on_sqlite
+@pytest.mark.parametrize("command", [PROCFILE, ["flask", "run"]], ids=" ".join)
+def test_a_server_creates_the_tables_before_it_serves(
+    empty_database_url, tmp_path, command
+):
+    program = Program(tmp_path, DATABASE_URL=empty_database_url)
+    program.environment["FLASK_RUN_PORT"] = str(program.port)
+    program.start(*command)
+    try:
+        program.wait_until_up()
+        assert Client(program.app).get("/health").status_code == 200
+    finally:
+        program.kill()
+
+
 @on_mysql
 def test_a_user_of_the_database_with_four_rights_is_enough(
     empty_database_url, make_app
@@ -175,6 +234,23 @@ def test_the_file_keeps_what_is_acknowledged_and_is_its_owners_alone(
     for end in ("", "-wal", "-shm"):
         file = Path(parse_database_url(database_url).name + end)
         assert filemode(file.stat().st_mode) == "-rw-------"
+
+
+@on_mysql
+@pytest.mark.parametrize("caller", ["the operator", "the user"])
+@pytest.mark.parametrize("operation", [set_default_profile, delete_profile])
+def test_an_account_is_locked_before_its_profile(user, monkeypatch, operation, caller):
+    """Whoever locks both does so in this order: in a circle, each would wait."""
+    profileid = create(user.caller, default="true")["profileid"]
+    locked = []
+
+    def note(event):
+        if "FOR UPDATE" in event.sql:
+            locked.append(re.search("FROM `(.+?)`", event.sql)[1])
+
+    monkeypatch.setattr(db.obj, "query_hooks", [note])
+    operation(OPERATOR if caller == "the operator" else user.caller, profileid)
+    assert locked == ["account", "profile"]
 
 
 def test_operations_within_a_transaction_join_it(app, user, database_url):

@@ -6,6 +6,7 @@ import re
 import pytest
 from service import CREATE, ROOT, UPDATE, assert_error, sign_in
 
+import openapi
 from validators import PROFILE_FIELDS
 
 DOCUMENT = json.loads((ROOT / "openapi.json").read_text())
@@ -172,6 +173,19 @@ def test_an_optional_field(make_app, kind):
 def test_a_list_has_its_page_size(make_app):
     limit = described(make_app(PAGE_SIZE=7), "components parameters Limit")
     assert limit["schema"]["default"] == 7
+
+
+def test_each_app_builds_it_once(make_app, monkeypatch):
+    """And has its own: apps with other settings do not share it."""
+    built = []
+    describe = openapi.describe
+    monkeypatch.setattr(openapi, "describe", lambda: built.append(1) or describe())
+    apps = {size: make_app(PAGE_SIZE=size) for size in (7, 8)}
+    for _ in range(2):
+        for size, app in apps.items():
+            limit = described(app, "components parameters Limit")
+            assert limit["schema"]["default"] == size
+    assert len(built) == 2
 
 
 def test_its_addresses_are_beside_it_under_any_prefix(app):

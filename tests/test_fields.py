@@ -8,7 +8,7 @@ import pytest
 from service import CREATE, sign_in
 
 from errors import ServiceError
-from profiles import create_profile
+from profiles import create_profile, update_profile
 
 # Optional fields
 
@@ -115,10 +115,17 @@ def test_no_other_error_has_errors(ada, request_, message):
     assert response.json == {"object": "error", "message": message}
 
 
-def test_no_other_error_in_process_has_errors(ada):
-    with pytest.raises(ServiceError, match="^invalid-body$") as caught:
-        create_profile(ada.caller, ada.accountid, "text")
-    assert caught.value.errors == {}
+@pytest.mark.parametrize("body", ["text", b"full-name=Ada", [NAME], 7, True])
+def test_no_other_error_in_process_has_errors(ada, body):
+    """That of a body which is no mapping is invalid-body."""
+    profileid = ada.create(NAME).json["profileid"]
+    for write in (
+        partial(create_profile, ada.caller, ada.accountid),
+        partial(update_profile, ada.caller, profileid),
+    ):
+        with pytest.raises(ServiceError, match="^invalid-body$") as caught:
+            write(body)
+        assert caught.value.errors == {}
 
 
 # Addresses

@@ -25,8 +25,8 @@ from accounts import delete_account, list_accounts
 from database import db
 from errors import ServiceError
 from models import EMAILS, Account, Profile, Session
-from profiles import create_profile, list_profiles
-from sessions import list_sessions
+from profiles import create_profile, list_own_profiles, list_profiles
+from sessions import list_own_sessions, list_sessions
 
 ACCOUNTS = "/api/administrator/accounts"
 LARGEST = 2**63 - 1
@@ -349,6 +349,18 @@ def test_unknown_parameters_are_refused_before_rights_are_checked(client, user, 
     assert response.json["errors"] == dict.fromkeys(query, "invalid-parameter")
 
 
+@pytest.mark.parametrize("name", ["limitt", "Active"])
+@pytest.mark.parametrize(
+    "operation",
+    [list_profiles, list_sessions, list_accounts, list_own_profiles, list_own_sessions],
+)
+def test_an_unknown_argument_is_a_type_error_in_this_process(
+    administrator, operation, name
+):
+    with pytest.raises(TypeError, match=name):
+        operation(administrator.caller, accountid=administrator.accountid, **{name: 1})
+
+
 @pytest.mark.parametrize("operation", [list_profiles, list_sessions, list_accounts])
 def test_an_empty_accountid_lists_nobody(administrator, operation):
     """It is a variable of the client's that has no value; None is no filter."""
@@ -361,8 +373,6 @@ def test_an_empty_accountid_lists_nobody(administrator, operation):
     assert operation(caller, accountid="") is None
     page = operation(caller, accountid=None)
     assert (len(page), page.has_more) == (1, False)
-    with pytest.raises(TypeError, match="acountid"):
-        operation(caller, acountid=caller.accountid)
 
 
 @pytest.mark.parametrize("column", EMAILS)
@@ -394,6 +404,17 @@ def test_the_link_keeps_the_address(administrator):
     assert response.headers["Link"] == f'<{link}>; rel="next"'
     set_email(rows[1], "displayEmail", None)
     assert administrator.get(link).json == rows[2:]
+
+
+def test_the_link_has_what_the_next_page_needs(administrator):
+    """Neither what is empty, nor the offset and the cursor of this page."""
+    rows = fill(Profile, administrator.appid, 5)
+    accountid, after = rows[0]["accountid"], rows[0]["profileid"]
+    query = f"all=&offset=1&after={after}&limit=1&accountid={accountid}"
+    response = administrator.get(f"{PROFILES}?{query}")
+    assert response.json == [rows[2]]
+    rest = f"limit=1&accountid={accountid}&after={rows[2]['profileid']}"
+    assert response.headers["Link"] == f'<{PROFILES}?{rest}>; rel="next"'
 
 
 @pytest.mark.parametrize(

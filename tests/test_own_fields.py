@@ -106,6 +106,29 @@ def test_an_update_changes_the_configured_ones_and_leaves_the_others(user):
         create_profile(user.caller, user.accountid, ADA, user_profile_fields=["x-Nope"])
 
 
+@pytest.mark.parametrize(
+    "body, errors",
+    [
+        ({"x-new": "", VAT: 7}, {"x-new": "invalid-x-new", VAT: f"invalid-{VAT}"}),
+        ({ADDRESS: "1"}, {"x-new": "invalid-x-new", VAT: f"invalid-{VAT}"}),
+        ({"x-new": "n", VAT: "a\0b"}, {VAT: f"invalid-{VAT}"}),
+    ],
+    ids=["empty and a number", "missing", "NUL"],
+)
+def test_those_of_one_call_are_required(user, body, errors):
+    """Whatever the settings say of them. Nothing is stored."""
+    profile = user.create(ADA).json
+    for write in (
+        partial(create_profile, user.caller, user.accountid),
+        partial(update_profile, user.caller, profile["profileid"]),
+    ):
+        with pytest.raises(ServiceError) as caught:
+            write(body, user_profile_fields=["x-new", VAT])
+        assert str(caught.value) == next(iter(errors.values()))
+        assert caught.value.errors == errors
+    assert list_profiles(OPERATOR) == [profile]
+
+
 def test_two_updates_at_once_lose_neither(app, user):
     profileid = user.create(ADA).json["profileid"]
 
