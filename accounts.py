@@ -54,8 +54,9 @@ def create_account(
     if account["appid"] != appid or not has_key(account, idempotency_key):
         raise ServiceError("invalid-idempotency-key")
     if account["externalid"] != idempotency_key:  # created by 4.0
-        changes = {"externalid": idempotency_key}
-        account.update(rows.update_account(account, changes))
+        row = rows.get_row(Account, accountid, appid, lock=True)
+        row = rows.update_account(row, {"externalid": idempotency_key})
+        account.update(Account.to_resource(row))
     profile = rows.find_row(Profile, account["profileid"], lock=True)
     account["profile"] = Profile.to_resource(profile) if profile else None
     return account
@@ -139,8 +140,9 @@ def delete_account(
     rows.block_inserts(account)
     counts = {}
     for model in (Profile, Session):
-        is_own = (model.appid == appid) & (model.accountid == accountid)
-        counts[f"{model._meta.table_name}s"] = model.delete().where(is_own).execute()
+        in_account = (model.appid == appid) & (model.accountid == accountid)
+        deletion = model.delete().where(in_account)
+        counts[f"{model._meta.table_name}s"] = deletion.execute()
     Account.delete().where(Account.accountid == accountid).execute()
     return {"object": "deletion", "accountid": accountid, **counts}
 
@@ -179,8 +181,9 @@ def find_accounts(caller: Caller, email: str, *, appid: str | None = None) -> Re
 
 def list_administrators(caller: Caller, *, appid: str | None = None) -> Resource:
     """Return the accounts that are administrators, the oldest first."""
-    is_own = Account.appid == require_operator(caller, appid)
-    return sort_accounts(read_accounts(is_own & Account.administrator))
+    appid = require_operator(caller, appid)
+    in_application = Account.appid == appid
+    return sort_accounts(read_accounts(in_application & Account.administrator))
 
 
 def read_accounts(condition: peewee.Expression) -> list[Resource]:

@@ -250,8 +250,8 @@ def send_list(
     arguments["offset"] = query.get("offset") or None
     page = operation(caller, appid=caller.appid, **arguments)
     response = current_app.json.response(page)
-    if page and page.rest:
-        response.headers["Link"] = link_after(page[-1][page.rest.model.KEY])
+    if page and page.next_after:
+        response.headers["Link"] = link_after(page.next_after)
     return response
 
 

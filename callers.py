@@ -1,4 +1,4 @@
-"""Who asks, and what they may do."""
+"""Callers, and what they may do."""
 
 import re
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from models import Account, ModelType, Row, Session, current_timestamp
 
 
 class Caller(Protocol):
-    """Who asks: any object with these two, such as an Account.
+    """Any object with ``accountid`` and ``administrator``, such as an Account.
 
     If it has an ``appid``, too, it has rights in that application alone.
     """
@@ -171,17 +171,17 @@ def is_own(caller: Caller, row: Row) -> bool:
 
 
 def own_scope(
-    caller: Caller, accountid: str | None, appid: str | None
+    caller: Caller, accountid: str | None, appid: str | None, *, lock: bool = False
 ) -> dict[str, str]:
     """Return the scope of the rows of the caller's own account.
 
     That a caller's own account exists isn't checked here: without it, lists are empty,
-    and rows.insert() raises invalid-accountid. Raises what get_accessible() raises.
+    and rows.insert() raises invalid-accountid. ``lock`` and what is raised as in
+    get_accessible().
     """
     scope = {"appid": resolve_appid(appid), "accountid": accountid or ""}
     if not is_own(caller, scope):
-        # Locked, because a transaction of the caller's own may read older rows.
-        get_accessible(Account, caller, accountid, appid, lock=True)
+        get_accessible(Account, caller, accountid, appid, lock=lock)
     return scope
 
 

@@ -62,12 +62,14 @@ class Command(click.Command):
             message = f"{error.code}: {EXPLANATIONS.get(error.code, 'refused')}"
             raise click.ClickException(message) from None
         except OUTAGES as error:
-            raise click.ClickException(report(error)) from None
+            raise click.ClickException(describe_failure(error)) from None
         if result:
-            # As bytes, so that it is UTF-8 whatever the locale is.
-            click.echo(json.dumps(result, ensure_ascii=False).encode())
-            if result.get("refused"):  # by an import
-                ctx.exit(1)
+            print_object(result)
+
+
+def print_object(resource: Resource) -> None:
+    """Print an object as JSON, in UTF-8 whatever the locale is."""
+    click.echo(json.dumps(resource, ensure_ascii=False).encode())
 
 
 def create_database() -> None:
@@ -78,7 +80,7 @@ def create_database() -> None:
         click.echo(f"Created a new database, {db.database}", err=True)
 
 
-def report(error: Exception) -> str:
+def describe_failure(error: Exception) -> str:
     """Return why the configured database failed; log a defect, with its traceback."""
     if is_outage(error):
         return f"database-unavailable: {describe_error(error)}"
@@ -373,7 +375,7 @@ def read_rows() -> Iterator[tuple[ModelType, list[tuple[Any, ...]]]]:
                 for rows in select_batches(model.select(), 250):
                     yield model, rows
     except OUTAGES as error:
-        raise click.ClickException(report(error)) from None
+        raise click.ClickException(describe_failure(error)) from None
 
 
 def insert_rows(target: Engine, model: ModelType, rows: list[tuple[Any, ...]]) -> None:
@@ -391,7 +393,10 @@ def insert_rows(target: Engine, model: ModelType, rows: list[tuple[Any, ...]]) -
 @command()
 @click.argument("file", metavar="FILE", required=False)  # to refuse it in one line
 @appid_option
-def import_users_command(file: str | None, appid: str | None) -> Resource:
+@click.pass_context
+def import_users_command(
+    ctx: click.Context, file: str | None, appid: str | None
+) -> None:
     """Import users from a CSV file, or from standard input if FILE is "-".
 
     The first line names the columns: id, which is your product's id for the user, and
@@ -406,6 +411,7 @@ def import_users_command(file: str | None, appid: str | None) -> Resource:
     """
     if file is None:
         raise click.ClickException('name a FILE, or "-" for standard input')
+    appid = resolve_appid(appid)
     counts = {"imported": 0, "unchanged": 0, "refused": 0}
     try:
         with click.open_file(file, "rb") as stream:
@@ -416,7 +422,9 @@ def import_users_command(file: str | None, appid: str | None) -> Resource:
                 counts[result] += 1
     except (OSError, ColumnsError) as error:
         raise click.ClickException(str(error)) from None
-    return {"object": "import", **counts}
+    print_object({"object": "import", **counts})
+    if counts["refused"]:
+        ctx.exit(1)
 
 
 @command()

@@ -1,7 +1,7 @@
 """SQLite and MySQL: connections, queries, locking and retries.
 
 Peewee opens a connection for each thread, at its first statement. The connection stays
-open between requests. ``db.atomic()`` is the transaction. What is tried again:
+open between requests. ``db.atomic()`` is the transaction. What is retried:
 
 - SQLite is locked: a statement outside a transaction, for 4 seconds.
 - The connection to MySQL was lost: a statement outside a transaction, once.
@@ -131,7 +131,7 @@ class MySQL(ReconnectMixin, peewee.MySQLDatabase):
 
     unlimited = {"read_timeout": None, "init_command": SESSION_SETTINGS}
     snapshot = "REPEATABLE READ"  # for db.atomic(): reads as of one moment
-    # Others can write meanwhile. If that is not possible, this fails and says so.
+    # Others can write meanwhile; if that is not possible, the statement fails.
     add_email_index = """ALTER TABLE profile
         ADD INDEX profile_appid_{0} (appid, {0}(64)), ALGORITHM=INPLACE, LOCK=NONE"""
     # Lower-case fragments of the error message, each below a sample. "(2013, 'Lost

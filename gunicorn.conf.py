@@ -38,6 +38,7 @@ worker_connections = 900  # each is an open file, of which most systems allow 1,
 sendfile = False  # so that gunicorn counts the bytes it sends
 
 FIVE_SECONDS = struct.pack("ll", 5, 0)  # a struct timeval
+MAX_HEAD = 65_536  # bytes of the first line and the headers of a request
 REST_OF_BODY_SECONDS = 0.01  # how long a thread waits for a body that nobody reads
 CLOSE_SECONDS = 0.05  # how long it waits for a client to close: else a reset could
 # overtake the response if the client is still sending
@@ -90,13 +91,25 @@ class SharingWorker(ThreadWorker):
         super().accept(listener)
 
     def enqueue_req(self, conn: Any) -> None:
-        """Give a connection to a thread once there is something to read.
+        """Give a connection to a thread once the head of a request has arrived.
 
-        gunicorn lets each silent connection occupy a thread for 5 seconds.
+        Otherwise a client that sends nothing, or a byte now and then, occupies the
+        thread. A client whose head gets too long is disconnected.
         """
-        if conn.initialized or conn.data_ready:
+        unparsed = conn.parser.unreader.buf.getvalue() if conn.parser else b""
+        arrived = peek(conn.sock)
+        if arrived == b"" or has_head(unparsed + (arrived or b"")):
+            conn.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+            conn.data_ready = True
             super().enqueue_req(conn)
             return
+        size = len(arrived or b"")
+        if size == MAX_HEAD:
+            self.nr_conns -= 1
+            conn.close()
+            return
+        # The socket is readable again when it has one byte more.
+        conn.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size + 1)
         conn.set_timeout()
         self.pending_conns.append(conn)
         on_readable = partial(self.on_pending_socket_readable, conn)
@@ -127,6 +140,25 @@ class SharingWorker(ThreadWorker):
             # Otherwise gunicorn would close it again, and count that as an error.
             raise ConnectionAbortedError
         return is_kept
+
+
+def peek(sock: socket.socket) -> bytes | None:
+    """Return what has arrived, but leave it there: None if nothing, b"" at the end."""
+    try:
+        return sock.recv(MAX_HEAD, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return None
+    except OSError:  # the client has reset the connection
+        return b""
+
+
+def has_head(data: bytes) -> bool:
+    """Return whether data has the whole head of a request, or is malformed.
+
+    gunicorn refuses a line feed without a carriage return at once. Each TLS client
+    sends one.
+    """
+    return b"\r\n\r\n" in data or data.count(b"\n") != data.count(b"\r\n")
 
 
 class LogfmtLogger(Logger):
@@ -163,7 +195,7 @@ class LogfmtLogger(Logger):
             os.write(1, line.encode())
 
     def warning(self, msg: str, *args: Any, **kwargs: Any) -> None:
-        """Log a warning, up to what it quotes of a request: it could be a token."""
+        """Log a warning up to the first quote, because a token could follow."""
         text = msg % args if args else msg
         super().warning("%s", re.split("['\"]", text)[0], **kwargs)
 

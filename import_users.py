@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from io import TextIOWrapper
 from typing import IO
 
+from flask import current_app
 from peewee import chunked
 
 from accounts import create_account
@@ -13,9 +14,8 @@ from callers import OPERATOR
 from database import db, transaction
 from errors import ServiceError
 from profiles import create_profile
-from validators import configured_fields
 
-BATCH = 500  # users that are imported in one transaction
+USERS_PER_TRANSACTION = 500
 User = dict[str, str]  # the values of a line by the names of the columns
 
 
@@ -24,13 +24,13 @@ class ColumnsError(Exception):
 
 
 def import_users(file: IO[bytes], appid: str | None) -> Iterator[tuple[int, str]]:
-    """Import users from a CSV file in UTF-8; yield the line of each, and what was done.
+    """Import users from a CSV file in UTF-8; yield the line and the result of each.
 
-    That is ``imported``, ``unchanged`` if the user has an account, or why the user is
-    refused. The import stops at a line that can't be parsed, because quotes may extend
-    it to the end of the file. Raises ColumnsError.
+    The result is ``imported``, ``unchanged`` if the user has an account, or why the
+    user is refused. The import stops at a line that can't be parsed, because quotes may
+    extend it to the end of the file. Raises ColumnsError.
     """
-    for batch in chunked(read_users(file), BATCH):
+    for batch in chunked(read_users(file), USERS_PER_TRANSACTION):
         yield from import_batch(batch, appid)
 
 
@@ -63,10 +63,13 @@ def read_users(file: IO[bytes]) -> Iterator[tuple[int, User | str]]:
 
 def check_columns(columns: list[str]) -> list[str]:
     """Return the names of the columns. Raises ColumnsError."""
-    known = ("id", *configured_fields())
-    if "id" not in columns or len(set(columns).intersection(known)) < len(columns):
+    required = ["id", *current_app.config["USER_PROFILE_FIELDS"]]
+    optional = current_app.config["OPTIONAL_PROFILE_FIELDS"]
+    is_complete = set(required) <= set(columns) <= {*required, *optional}
+    if not is_complete or len(set(columns)) < len(columns):
         raise ColumnsError(
-            f"the columns must be id and fields, each once, out of {', '.join(known)}"
+            f"the columns must be {', '.join(required)}, and can be "
+            f"{', '.join(optional) or 'no other'}, each once"
         )
     return columns
 
@@ -75,7 +78,7 @@ def check_columns(columns: list[str]) -> list[str]:
 def import_batch(
     batch: list[tuple[int, User | str]], appid: str | None
 ) -> list[tuple[int, str]]:
-    """Import users; return the line of each, and what was done."""
+    """Import users; return the line and the result of each."""
     return [
         (line, user if isinstance(user, str) else import_user(user, appid))
         for line, user in batch

@@ -61,6 +61,11 @@ class Page(list[Resource]):
     def has_more(self) -> bool:
         return self.rest is not None
 
+    @property
+    def next_after(self) -> str | None:
+        """The parameter ``after`` of the page that follows, or None."""
+        return self[-1][self.rest.model.KEY] if self.rest else None
+
 
 @dataclass(frozen=True)
 class Paging:
@@ -102,7 +107,7 @@ def walk(page: Page | None) -> Iterator[Page]:
 def find_position(listing: Listing, after: str) -> Position:
     """Return the position of a row of a listing.
 
-    Of accounts, any accountid is one, whether the account exists or not. Raises
+    For accounts, any accountid is a position, even if no such account exists. Raises
     invalid-after.
     """
     if listing.model is Account and is_identifier(Account.PREFIX, after):

@@ -13,10 +13,12 @@ from peewee import SQL, BigIntegerField, BooleanField, IntegerField, TextField
 from playhouse.migrate import SchemaMigrator
 
 from database import Engine, db, retry_on_conflict
+from validators import PROFILE_FIELDS
 
 Row = dict[str, Any]  # each column of a row by its name
 Resource = dict[str, Any]  # an account, profile or session, as docs/API.md shows it
 
+FIELD_PROPERTIES = [field.property for field in PROFILE_FIELDS.values()]
 EMAILS = ("contactEmail", "displayEmail")  # columns that a search reads, by an index
 latest = 0  # what next_nanoseconds() returned last
 latest_lock = Lock()
@@ -147,16 +149,7 @@ class Profile(BaseModel):
             "object": "profile",
             "appid": row["appid"],
             "accountid": row["accountid"],
-            "companyName": row["companyName"],
-            "fullName": row["fullName"],
-            "contactEmail": row["contactEmail"],
-            "displayEmail": row["displayEmail"],
-            "displayName": row["displayName"],
-            "phone": row["phone"],
-            "occupation": row["occupation"],
-            "location": row["location"],
-            "dob": row["dob"],
-            "website": row["website"],
+            **{name: row[name] for name in FIELD_PROPERTIES},
             "fields": orjson.loads(row["fields"]) if row["fields"] else None,
             "createdAt": row["createdAt"],
             "updatedAt": row["updatedAt"],
@@ -219,7 +212,6 @@ ModelType = type[Account] | type[Profile] | type[Session]
 MODELS: tuple[ModelType, ...] = (Account, Profile, Session)
 
 
-@retry_on_conflict
 def create_tables(database: Engine) -> None:
     """Create the missing tables.
 
@@ -230,11 +222,13 @@ def create_tables(database: Engine) -> None:
     existing = database.get_tables()
     for model in MODELS:
         if model._meta.table_name not in existing:
-            peewee.SchemaManager(model, database).create_table()
+            schema = peewee.SchemaManager(model, database)
+            retry_on_conflict(schema.create_table)()
     if "profile" not in existing:
         add_missing(database)
 
 
+@retry_on_conflict
 def add_missing(database: Engine) -> list[str]:
     """Add nullable columns and indexes that are missing; return names of the columns.
 
@@ -254,7 +248,7 @@ def add_missing(database: Engine) -> list[str]:
 
 
 def find_missing(database: Engine) -> dict[str, Callable[[], Any]]:
-    """Return what add_missing() adds: for each name, such as profile.dob, a function.
+    """Return a function for each missing column or index, by name, as in profile.dob.
 
     An index with another name does not count, because on MySQL the search names it.
     """

@@ -10,7 +10,7 @@ from marshmallow import ValidationError
 
 import rows
 from callers import Caller, administrator_scope, get_accessible, own_scope
-from database import db, retry_on_conflict, transaction
+from database import retry_on_conflict, transaction
 from errors import ServiceError
 from formats import identifier_for_key
 from lists import Listing, Page, Paging, read_list
@@ -48,8 +48,8 @@ def update_profile(
             if changes.items() <= profile.items():
                 return Profile.to_resource(profile)
             raise ServiceError("profile-changed")
-        # Another request has changed it. From now on the row is locked, because a
-        # transaction of the caller's own may read older rows.
+        # Another request has changed it. Read it as it is committed, because a
+        # transaction of the caller's own may read an older row.
         profile = get_accessible(Profile, caller, profileid, appid, lock=True)
         is_latest = True
 
@@ -70,7 +70,8 @@ def create_profile(
     stored, or none. ``idempotency_key``: 1 to 255 printable ASCII characters; repeated
     with the same one, it changes nothing and returns the profile that was stored first.
     """
-    scope = own_scope(caller, accountid, appid)
+    # Locked, because a transaction of the caller's own may not see the account yet.
+    scope = own_scope(caller, accountid, appid, lock=True)
     values = load_profile(body, user_profile_fields, creating=True)
     default = values.pop("default", None)
     own = scope["appid"], scope["accountid"]
@@ -85,7 +86,7 @@ def create_profile(
     return profile
 
 
-@db.atomic()  # which create_profile() repeats
+@transaction
 def insert_default_profile(values: Row) -> rows.Created:
     """Store a profile and make it its account's default, or neither.
 

@@ -94,7 +94,7 @@ def update_account(account: Row, changes: Row) -> Row:
 
 
 def replace_profile(profile: Row, changes: Row) -> Row | None:
-    """Change a profile that is still as it was read; return it, or None if it is not.
+    """Change a profile unless it has changed since it was read; return it, or None.
 
     Each change leaves ``updatedAt`` greater by at least a millisecond.
     """
@@ -117,9 +117,9 @@ def new_row(model: ModelType, values: Row) -> Row:
 
     Columns without a value are None.
     """
-    moment = next_nanoseconds()
-    now = timestamp(moment)
-    values = values | {"id": moment, "createdAt": now, "updatedAt": now}
+    now_ns = next_nanoseconds()
+    now = timestamp(now_ns)
+    values = values | {"id": now_ns, "createdAt": now, "updatedAt": now}
     return {name: values.get(name) for name in model._meta.sorted_field_names}
 
 
@@ -152,7 +152,7 @@ def insert_row(model: ModelType, /, **row: str | int | bool | None) -> peewee.Qu
 
 
 def find_existing(model: ModelType, row: Row) -> Created | None:
-    """Return the row because of whose identifier an INSERT failed, if there is one.
+    """Return the row whose identifier made an INSERT fail, or None.
 
     If its id is that of the INSERT, too, the connection was lost, and Peewee has sent
     the INSERT again, so the row is new. Accounts have no id, but they are stored in a

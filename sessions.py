@@ -143,8 +143,9 @@ def end_sessions(
 
 def end_sessions_of(account: Row) -> int:
     """End all sessions of a locked account; return how many were running."""
-    is_own = Session.appid == account["appid"]
-    return mark_as_ended(is_own & (Session.accountid == account["accountid"]))
+    in_application = Session.appid == account["appid"]
+    in_account = in_application & (Session.accountid == account["accountid"])
+    return mark_as_ended(in_account)
 
 
 @transaction
@@ -164,8 +165,8 @@ def end_all_sessions(caller: Caller, *, appid: str | None = None) -> Resource:
     ordinary = Account.select(Account.accountid).where(
         Account.appid == appid, ~Account.administrator
     )
-    is_own = (Session.appid == appid) & Session.accountid.in_(ordinary)
-    count = sum(map(mark_as_ended, batches(is_own & Session.endedAt.is_null())))
+    is_ordinary = (Session.appid == appid) & Session.accountid.in_(ordinary)
+    count = sum(map(mark_as_ended, batches(is_ordinary & Session.endedAt.is_null())))
     return {"object": "end", "count": count}
 
 

@@ -126,9 +126,9 @@ def check_address(text: str) -> str:
     # first, because email-validator takes long for a long text.
     if len(text) > 254:
         raise ValueError
-    # email-validator refuses special-use domains such as .local. It documents one way
-    # to allow them, a list that a host program would share, so the check gets another
-    # last letter instead, which changes nothing else.
+    # email-validator refuses special-use domains such as .local. Emptying its list of
+    # them would affect a host program, too, so the address is checked with another
+    # last letter.
     checked = re.sub(r"(\.[A-Za-z]*)[A-Za-z]\Z", r"\1x", text)
     # Deliverability would be checked over the network.
     address = validate_email(checked, strict=True, check_deliverability=False)

@@ -111,7 +111,7 @@ export async function sendRequest(method, path, token, options = {}) {
     headers["If-Match"] = `"${ifMatch}"`;
   }
   for (const [name, value] of Object.entries(headers)) {
-    if (typeof value !== "string" || !/^[ -~]+$/.test(value)) {
+    if (typeof value !== "string" || !/^[!-~]([ -~]*[!-~])?$/.test(value)) {
       throw new ServiceError("not-sent", { detail: `malformed ${name}` });
     }
   }

@@ -117,7 +117,7 @@ def send_request(
     if if_match is not None:
         headers["If-Match"] = f'"{if_match}"'
     for name, value in headers.items():
-        if not re.fullmatch("[ -~]+", value):
+        if not re.fullmatch("[!-~]([ -~]*[!-~])?", value):
             raise ServiceError("not-sent", detail=f"malformed {name}")
     request = {"method": method, "params": query, "json": body, "headers": headers}
     default = "5" if method == "GET" else "15"

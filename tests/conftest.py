@@ -65,7 +65,7 @@ def make_app(database_url):
 def app(make_app):
     """The service with its default settings; its context is pushed."""
     app = make_app()
-    db.connect()  # which creates the tables
+    db.connect()
     with app.app_context():
         yield app
 

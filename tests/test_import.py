@@ -53,9 +53,10 @@ def import_users(app, database_url, tmp_path):
 
 
 def counts(done):
-    """What an import prints last, without its object."""
-    assert done.stdout.startswith('{"object": "import", ')
-    return [*json.loads(done.stdout).values()][1:]
+    """How many were imported, left unchanged and refused."""
+    printed = json.loads(done.stdout)
+    assert printed.pop("object") == "import"
+    return [printed.pop(name) for name in ("imported", "unchanged", "refused")]
 
 
 @pytest.mark.parametrize("by_standard_input", [False, True])
@@ -103,12 +104,22 @@ def test_a_broken_line_stops_the_import(import_users, line):
     assert account["externalid"] == "u-1"
 
 
-@pytest.mark.parametrize("header", ["", "full-name", "id,phone", "id,full-name,id"])
-def test_columns_that_the_service_does_not_have(import_users, user, header):
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "full-name,contact-email",
+        "id,full-name",
+        "id,full-name,contact-email,phone",
+        "id,full-name,contact-email,id",
+    ],
+)
+def test_columns_are_the_id_and_configured_fields(import_users, user, header):
     done = import_users(f"{header}\n1,2,3\n")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(
-        "Error: the columns must be id and fields, each once, out of id, contact-email"
+    assert done.stderr == (
+        "Error: the columns must be id, contact-email, full-name, and can be dob, "
+        "x-vat-id, each once\n"
     )
 
 
@@ -118,6 +129,10 @@ def test_columns_that_the_service_does_not_have(import_users, user, header):
         ([], 'name a FILE, or "-" for standard input'),
         (["nowhere.csv"], "[Errno 2] No such file or directory: 'nowhere.csv'"),
         (["tests"], "[Errno 21] Is a directory: 'tests'"),
+        (
+            ["tests", "--appid", "a b"],
+            "invalid-appid: it must match [A-Za-z0-9._-]{1,64}",
+        ),
     ],
 )
 def test_no_file_is_an_error_of_one_line(words, error, database_url):
