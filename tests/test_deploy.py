@@ -8,7 +8,9 @@ import socket
 import subprocess
 import sys
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from secrets import token_hex
+from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
 from service import (
@@ -36,7 +38,7 @@ KILLED = FULL_DISK.replace(
     "-c 'import signal; signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n"
     "from flask.cli import main; main()'",
 )
-DAYS = [f"01-{day:02}T03-05-00Z" for day in range(1, 21)]
+DAYS = [f"01-{day:02}T05-05-00Z" for day in range(1, 21)]
 PROGRAMS = {  # what stands for the machine's
     "chown": 'shift; exec ls "$@"',
     "flask": FLASK,
@@ -128,6 +130,21 @@ def test_the_units(machine):
         units[-1].write_text(text)
     done = machine.run("systemd-analyze", "verify", *units)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not available_timezones(), reason="there is no tzdata")
+@pytest.mark.parametrize(
+    "zone",  # where clocks are set forward at 0, 1, 2, 3, 22 and 23 o'clock
+    "Africa/Cairo Europe/London Europe/Berlin Europe/Athens Pacific/Easter "
+    "America/Nuuk".split(),
+)
+def test_no_clock_skips_the_time_of_the_daily_job(zone):
+    timer = (DEPLOY / "profiles-daily.timer").read_text()
+    (clock_time,) = re.findall("OnCalendar=(.*)", timer)
+    first = datetime.fromisoformat(f"2027-01-01T{clock_time}")
+    for days in range(365):
+        local = (first + timedelta(days)).replace(tzinfo=ZoneInfo(zone))
+        assert local.astimezone(UTC).astimezone(ZoneInfo(zone)) == local
 
 
 @pytest.mark.parametrize("lines", re.findall("(?s)\n```sh\n(.*?)```", OPERATING))
@@ -226,9 +243,9 @@ def test_the_newest_backups_are_kept(machine, year, new):
     """The new one and 13 others, however old they are, and files of other names."""
     older = add_backups(machine, [f"{year}-{day}.db" for day in DAYS])
     own = add_backups(machine, ["before-upgrade.db"])
-    machine.add_program("date", f"echo {new}-01-01T03-05-00Z")
+    machine.add_program("date", f"echo {new}-01-01T05-05-00Z")
     backup = machine.back_up()
-    assert backup.name == f"{new}-01-01T03-05-00Z.db"
+    assert backup.name == f"{new}-01-01T05-05-00Z.db"
     assert {*machine.backups.iterdir()} == {*older[-13:], *own, backup}
 
 
