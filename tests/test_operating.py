@@ -17,6 +17,7 @@ from service import (
 )
 
 from app import create_app
+from database_url import parse_database_url
 
 OPERATING = (ROOT / "docs" / "OPERATING.md").read_text()
 LOG = re.search(r"\n```\n(time=.*?)```", OPERATING, re.DOTALL)[1]
@@ -104,3 +105,13 @@ def test_errors_of_mysql(empty_database_url):
         assert has_row(url.replace("//profiles_test_", "//missing_"))
         assert has_row(re.sub(r"/\w+(?=\?|$)", "/missing", url))
         assert has_row(re.sub("@[^/]*/", "@127.0.0.1:1/", url))
+
+
+@on_mysql
+@pytest.mark.parametrize("change", ["ACCOUNT LOCK", "PASSWORD EXPIRE"])
+def test_errors_of_a_user_of_mysql(empty_database_url, change):
+    with user_with(empty_database_url, "ALL") as url:
+        name = parse_database_url(url).name
+        users = f"{name}@'%', {name}@localhost"
+        execute(empty_database_url, f"ALTER USER {users} {change}")
+        assert has_row(url)
