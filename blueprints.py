@@ -27,6 +27,7 @@ from rows import Created
 View = Callable[[], ResponseReturnValue]
 
 PAGING = ("all", "limit", "offset", "after")  # parameters that each list has
+PREFIXES = {model.KEY: model.PREFIX for model in MODELS}
 SLOW_BODY_SECONDS = 1
 BLUEPRINTS: list[Blueprint] = []
 
@@ -45,7 +46,7 @@ def endpoint(method: str, path: str) -> Callable[[View], View]:
 
 @endpoint("PATCH", "/api/user/update-profile")
 def update_profile() -> ResponseReturnValue:
-    caller, body = read_caller_and_body()
+    caller, body = read_caller_and_body("profileid")
     profileid = request.args.get("profileid")
     profile = profiles.update_profile(
         caller, profileid, body, appid=caller.appid, if_match=read_if_match()
@@ -55,7 +56,7 @@ def update_profile() -> ResponseReturnValue:
 
 @endpoint("POST", "/api/user/create-profile")
 def create_profile() -> ResponseReturnValue:
-    caller, body = read_caller_and_body()
+    caller, body = read_caller_and_body("accountid")
     accountid = request.args.get("accountid")
     key = request.headers.get("Idempotency-Key")
     profile = profiles.create_profile(
@@ -97,7 +98,7 @@ def delete_profile() -> ResponseReturnValue:
 
 @endpoint("PATCH", "/api/user/end-session")
 def end_session() -> ResponseReturnValue:
-    caller = read_caller()
+    caller = read_caller("sessionid")
     refuse_unknown_parameters("sessionid")
     # Without a sessionid, the session of the token that was sent.
     sessionid = request.args.get("sessionid") or caller.sessionid
@@ -130,8 +131,10 @@ def create_account() -> ResponseReturnValue:
 
 @endpoint("POST", "/api/administrator/create-session")
 def create_session() -> ResponseReturnValue:
-    caller, body = read_caller_and_body()
+    caller, body = read_caller_and_body("accountid")
     accountid, duration = request.args.get("accountid"), body.get("duration")
+    if "duration" in body and duration is None:
+        duration = ""  # JSON's null is refused; None is the default
     session = sessions.create_session(
         caller, accountid, appid=caller.appid, duration=duration
     )
@@ -162,16 +165,18 @@ def live() -> ResponseReturnValue:
     return HEALTHY
 
 
-def read_caller() -> SessionCaller:
-    """Return the caller of the request. Raises invalid-appid or sign-in-required."""
+def read_caller(parameter: str | None = None) -> SessionCaller:
+    """Return the caller of the request. Raises invalid-appid or sign-in-required.
+
+    ``parameter``: the one that names what the request is about, which is logged.
+    """
     environ = request.environ  # gunicorn.conf.py logs the names that are set here
+    if parameter:
+        identifier = request.args.get(parameter)
+        if is_identifier(PREFIXES[parameter], identifier):
+            environ["profiles.target"] = identifier
     appid = resolve_appid(request.headers.get("X-Appid"))
     environ["profiles.appid"] = appid
-    query = request.args.to_dict()
-    for model in MODELS:
-        identifier = query.get(model.KEY)
-        if is_identifier(model.PREFIX, identifier):
-            environ["profiles.target"] = identifier
     caller = find_caller(request.headers.get("Authorization"), appid)
     if caller:
         environ["profiles.account"] = caller.accountid
@@ -179,23 +184,23 @@ def read_caller() -> SessionCaller:
     return require_running(caller)
 
 
-def read_caller_and_body() -> tuple[SessionCaller, dict[str, Any]]:
+def read_caller_and_body(parameter: str) -> tuple[SessionCaller, dict[str, Any]]:
     """Return the caller and the body of the request.
 
     The token is looked up first, so that nobody without one makes a thread wait for a
-    body. Raises what read_caller() and read_body() raise.
+    body. ``parameter`` as in read_caller(). Raises what that and read_body() raise.
     """
-    caller = read_caller()
+    caller = read_caller(parameter)
     began = time.monotonic()
     body = read_body()
     if time.monotonic() - began > SLOW_BODY_SECONDS:
-        caller = read_caller()  # the session may have been ended meanwhile
+        caller = read_caller(parameter)  # the session may have been ended meanwhile
     return caller, body
 
 
 def call_operation(operation: Callable[..., Resource], parameter: str) -> Resource:
     """Return what an operation returns for the caller and a parameter of the query."""
-    caller = read_caller()
+    caller = read_caller(parameter)
     return operation(caller, request.args.get(parameter), appid=caller.appid)
 
 
@@ -236,7 +241,7 @@ def send_list(
 
     ``filters``: the parameters that the list has beside PAGING.
     """
-    caller = read_caller()
+    caller = read_caller("accountid")
     refuse_unknown_parameters(*filters, *PAGING)
     query = request.args.to_dict()
     arguments: dict[str, Any] = {name: query.get(name) for name in filters}

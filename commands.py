@@ -318,8 +318,9 @@ def init_db_command() -> Resource:
 def copy_database_command(database_url: str) -> Resource:
     """Copy the configured database into an empty one. If that fails, copy nothing.
 
-    The service can keep running, because the rows are copied as of one moment. If there
-    is no argument, the variable TARGET_DATABASE_URL names the target. Prefer it for a
+    For a backup, the service can keep running, because the rows are copied as of one
+    moment. To move to the other database, stop the service first. If there is no
+    argument, the variable TARGET_DATABASE_URL names the target. Prefer it for a
     URL with a password: other users of the machine can see arguments.
 
     Example: flask copy-database mysql://user:password@host/name
@@ -462,7 +463,7 @@ export TOKEN={user_session["token"]}
 
 # as the user: update-profile with the same values, and create-profile
 curl -X PATCH {user} {form} '{url}/api/user/update-profile?profileid={profile["profileid"]}'
-curl -X POST {user} {form} -d default=true '{url}/api/user/create-profile?accountid={owner}'
+curl -X POST {user} -H 'Idempotency-Key: first' {form} -d default=true '{url}/api/user/create-profile?accountid={owner}'
 
 # as the administrator: sessions, profiles
 curl {admin} '{url}/api/administrator/sessions'

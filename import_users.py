@@ -12,10 +12,13 @@ from peewee import chunked
 from accounts import create_account
 from callers import OPERATOR
 from database import db, transaction
-from errors import ServiceError
+from errors import ServiceError, as_line
 from profiles import create_profile
+from validators import configured_fields
 
 USERS_PER_TRANSACTION = 500
+# Another date, such as 1/2/1950, could be read in two ways.
+ISO_DATE_OR_NOTHING = "([0-9]{4}-[0-9]{2}-[0-9]{2})?"
 User = dict[str, str]  # the values of a line by the names of the columns
 
 
@@ -36,7 +39,7 @@ def import_users(file: IO[bytes], appid: str | None) -> Iterator[tuple[int, str]
 
 def read_users(file: IO[bytes]) -> Iterator[tuple[int, User | str]]:
     """Yield each line that begins a user, with the user or why the user is refused."""
-    # A byte that is not UTF-8 becomes a lone surrogate, which the service refuses.
+    # A byte that is not UTF-8 becomes a lone surrogate: see is_utf8().
     text = TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
     reader = csv.reader(text, strict=True)
     columns: list[str] = []
@@ -52,6 +55,8 @@ def read_users(file: IO[bytes]) -> Iterator[tuple[int, User | str]]:
             columns = check_columns(values or [])
         elif values is None:
             return
+        elif not is_utf8(values):
+            yield line, "not UTF-8"
         elif len(values) == len(columns):
             user = dict(zip(columns, values, strict=True))
             is_repeated = user["id"] in ids
@@ -61,16 +66,24 @@ def read_users(file: IO[bytes]) -> Iterator[tuple[int, User | str]]:
             yield line, "wrong number of columns"
 
 
+def is_utf8(values: list[str]) -> bool:
+    """Return whether values were read from UTF-8."""
+    try:
+        "".join(values).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def check_columns(columns: list[str]) -> list[str]:
     """Return the names of the columns. Raises ColumnsError."""
-    required = ["id", *current_app.config["USER_PROFILE_FIELDS"]]
-    optional = current_app.config["OPTIONAL_PROFILE_FIELDS"]
-    is_complete = set(required) <= set(columns) <= {*required, *optional}
-    if not is_complete or len(set(columns)) < len(columns):
-        raise ColumnsError(
-            f"the columns must be {', '.join(required)}, and can be "
-            f"{', '.join(optional) or 'no other'}, each once"
-        )
+    required = ("id", *current_app.config["USER_PROFILE_FIELDS"])
+    known = ("id", *configured_fields())
+    reasons = [f"{name} is missing" for name in required if name not in columns]
+    reasons += [f"{as_line(name)} is unknown" for name in columns if name not in known]
+    reasons += [f"{name} is repeated" for name in known if columns.count(name) > 1]
+    if reasons:
+        raise ColumnsError(f"columns: {', '.join(reasons)}")
     return columns
 
 
@@ -87,8 +100,6 @@ def import_batch(
 
 def import_user(user: User, appid: str | None) -> str:
     """Import a user; return ``imported``, ``unchanged``, or why the user is refused."""
-    if not re.fullmatch("([0-9]{4}-[0-9]{2}-[0-9]{2})?", user.get("dob", "")):
-        return "invalid-dob"  # 1/2/1950 could be read in two ways
     body = user | {"default": "true"}
     key = body.pop("id")
     try:
@@ -96,6 +107,8 @@ def import_user(user: User, appid: str | None) -> str:
             account = create_account(OPERATOR, appid=appid, idempotency_key=key)
             if not account.is_new:
                 return "unchanged"
+            if not re.fullmatch(ISO_DATE_OR_NOTHING, user.get("dob", "")):
+                raise ServiceError("invalid-dob")
             create_profile(
                 OPERATOR,
                 account["accountid"],
@@ -104,5 +117,7 @@ def import_user(user: User, appid: str | None) -> str:
                 idempotency_key="first",
             )
     except ServiceError as error:
+        if error.code == "invalid-idempotency-key":
+            return "invalid-id"
         return ", ".join(error.errors.values()) or error.code
     return "imported"

@@ -44,7 +44,7 @@ OWN_FIELD = "x-[a-z0-9]+(-[a-z0-9]+)*"  # the name of a field of the product's o
 MAX_NAME_LENGTH = 64
 
 # 24:00, which Python 3.14 reads as the next day, is refused.
-ISO_DATE = r"(\d{4}-\d\d-\d\d|\d{8})([T ](?!24)\d\d:?\d\d.*)?"
+ISO_DATE = r"(\d{4}-\d\d-\d\d|\d{8})([T ](?!24)\d\d:?\d\d\S*)?"
 DATE_FORMATS = (
     "%Y/%m/%d",  # 1950/01/31
     "%Y-%m-%d",  # 1950-1-31
@@ -66,6 +66,7 @@ WEEKDAY = (
     "(?i)^((mon|tues|wednes|thurs|fri|satur|sun)day|mon|tue|wed|thu|fri|sat|sun),? "
     r"(?=\w+ )"
 )
+TIME_AND_ZONE = r" \d\d:\d\d(:\d\d)? (GMT|(GMT)?[+-]\d{4})\Z"  # 10:30:00 +0100
 MAX_UTC_OFFSET = timedelta(hours=14)  # that of the Line Islands
 
 
@@ -92,11 +93,12 @@ def parse_date(text: str) -> str:
 
     docs/API.md lists the formats.
     """
+    if not text.isprintable():
+        raise ValueError
     # JavaScript adds the name of the time zone, in any language.
-    text = re.sub(r"(?<=GMT[+-]\d{4}) \([^()]*\)\Z", "", text)
-    # strptime() would also accept other white space, and more of it.
-    is_plain = text.isascii() and text.isprintable()
-    if not is_plain or re.search(r"(?<![\w,]) ", text):
+    text = re.sub(r"(?<=GMT[+-]\d{4}) \([^()]+\)\Z", "", text)
+    # strptime() would also accept other digits, and more than one blank.
+    if not text.isascii() or re.search(r"(?<![\w,]) ", text):
         raise ValueError
     moment = parse_moment(text)
     offset = moment.utcoffset()
@@ -109,6 +111,9 @@ def parse_moment(text: str) -> datetime:
     """Return a date with its time, if it has one. Raises ValueError."""
     if re.fullmatch(ISO_DATE, text):
         return datetime.fromisoformat(text)
+    # strptime() would also accept 1:2 as a time, and other forms of a zone.
+    if ":" in text and not re.search(TIME_AND_ZONE, text):
+        raise ValueError
     text = re.sub(WEEKDAY, "", text)
     for date_format in DATE_FORMATS:
         with suppress(ValueError):

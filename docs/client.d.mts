@@ -47,7 +47,22 @@ export interface Session {
 }
 
 /** Such as { "full-name": "Ada King" }. */
-export type Fields = Record<string, string | null>;
+export type Fields = {
+  [name in FieldName | `x-${string}`]?: string | null;
+};
+
+export type FieldName =
+  | "full-name"
+  | "contact-email"
+  | "display-email"
+  | "display-name"
+  | "company-name"
+  | "dob"
+  | "phone"
+  | "occupation"
+  | "location"
+  | "website"
+  | "default";
 
 /** The parameters of a request, and its body, key and ifMatch. */
 export type Options = Record<string, unknown>;

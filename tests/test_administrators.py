@@ -141,7 +141,9 @@ def test_create_session_shows_the_token(administrator, user, body, duration):
     assert session["duration"] == duration
 
 
-@pytest.mark.parametrize("duration", [0, -1, 1.5, True, 31_536_001, "-1", "١", ""])
+@pytest.mark.parametrize(
+    "duration", [0, -1, 1.5, True, 31_536_001, "-1", "١", "", None]
+)
 def test_create_session_refuses_a_duration(administrator, user, duration):
     body = {"duration": duration}
     response = administrator.post(SESSION + user.accountid, json=body)
@@ -190,6 +192,10 @@ def test_delete_account_that_fails_deletes_nothing(
         ("/api/user/end-session?sessionid=x", None),
         ("/api/administrator/profiles?accountid=acct_0123456789ABCDEF", None),
         ("/api/administrator/profiles?email=acct_0123456789abcdef", None),
+        # Only the parameter that the request reads, so that none hides another.
+        ("/api/user/profile?profileid=ID&sessionid=sess_0123456789abcdef", "prof_"),
+        ("/api/user/account?accountid=ID&profileid=prof_0123456789abcdef", "acct_"),
+        ("/api/user/account?profileid=prof_0123456789abcdef", None),
     ],
 )
 def test_what_a_request_names_is_the_logged_target(app, path, target):

@@ -25,11 +25,11 @@ LINES = {
 REFUSED = """\
 line 3: invalid-dob
 line 4: invalid-contact-email, invalid-full-name
-line 5: invalid-idempotency-key
+line 5: invalid-id
 line 6: wrong number of columns
 line 7: wrong number of columns
 line 8: repeated id
-line 9: invalid-full-name
+line 9: not UTF-8
 line 13: invalid-contact-email
 """
 
@@ -105,22 +105,26 @@ def test_a_broken_line_stops_the_import(import_users, line):
 
 
 @pytest.mark.parametrize(
-    "header",
+    "header, reasons",
     [
-        "",
-        "full-name,contact-email",
-        "id,full-name",
-        "id,full-name,contact-email,phone",
-        "id,full-name,contact-email,id",
+        ("", "id is missing, contact-email is missing, full-name is missing"),
+        ("full-name,contact-email", "id is missing"),
+        ("id,full-name", "contact-email is missing"),
+        ("id,full-name,contact-email,phone", "phone is unknown"),
+        ("id,full-name,contact-email,x\x1b", "'x\\x1b' is unknown"),
+        ("id,full-name,contact-email,id", "id is repeated"),
     ],
 )
-def test_columns_are_the_id_and_configured_fields(import_users, user, header):
+def test_columns_are_the_id_and_configured_fields(import_users, user, header, reasons):
     done = import_users(f"{header}\n1,2,3\n")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
-        "Error: the columns must be id, contact-email, full-name, and can be dob, "
-        "x-vat-id, each once\n"
-    )
+    assert done.stderr == f"Error: columns: {reasons}\n"
+
+
+def test_a_user_who_has_an_account_is_unchanged_whatever_the_line(import_users):
+    import_users(f"{HEADER}{LINES[2]}\n")
+    done = import_users(f"{HEADER}u-1,,@,1/2/1950,\n")
+    assert (done.returncode, done.stderr, counts(done)) == (0, "", [0, 1, 0])
 
 
 @pytest.mark.parametrize(
