@@ -98,22 +98,25 @@ class SharingWorker(ThreadWorker):
         """
         unparsed = conn.parser.unreader.buf.getvalue() if conn.parser else b""
         arrived = peek(conn.sock)
-        if arrived == b"" or has_head(unparsed + (arrived or b"")):
+        # A socket that is readable without the byte that it waits for has been closed.
+        is_closed = len(arrived) < getattr(conn, "expected_size", 0)
+        if is_closed or has_head(unparsed + arrived):
+            conn.expected_size = 0
             conn.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
             conn.data_ready = True
             super().enqueue_req(conn)
-            return
-        size = len(arrived or b"")
-        if size == MAX_HEAD:
+        elif len(arrived) == MAX_HEAD:
             self.nr_conns -= 1
             conn.close()
-            return
-        # The socket is readable again when it has one byte more.
-        conn.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size + 1)
-        conn.set_timeout()
-        self.pending_conns.append(conn)
-        on_readable = partial(self.on_pending_socket_readable, conn)
-        self.poller.register(conn.sock, EVENT_READ, on_readable)
+        else:
+            conn.expected_size = len(arrived) + 1
+            conn.sock.setsockopt(
+                socket.SOL_SOCKET, socket.SO_RCVLOWAT, conn.expected_size
+            )
+            conn.set_timeout()
+            self.pending_conns.append(conn)
+            on_readable = partial(self.on_pending_socket_readable, conn)
+            self.poller.register(conn.sock, EVENT_READ, on_readable)
 
     def handle_request(self, req: Any, conn: Any) -> bool:
         """Handle a request; return whether its connection can be kept.
@@ -142,13 +145,11 @@ class SharingWorker(ThreadWorker):
         return is_kept
 
 
-def peek(sock: socket.socket) -> bytes | None:
-    """Return what has arrived, but leave it there: None if nothing, b"" at the end."""
+def peek(sock: socket.socket) -> bytes:
+    """Return what has arrived, but leave it there."""
     try:
         return sock.recv(MAX_HEAD, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return None
-    except OSError:  # the client has reset the connection
+    except OSError:  # nothing has, or the client has reset the connection
         return b""
 
 

@@ -5,6 +5,7 @@ import re
 import runpy
 import signal
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -186,6 +187,21 @@ def test_clients_without_a_token_occupy_no_thread(serve, tmp_path, head, more):
     assert "Traceback" not in service.log()
 
 
+@pytest.mark.parametrize("head", ["", "GET /live HTTP/1.1\r\nX"])
+@pytest.mark.parametrize("half", [False, True])
+def test_a_client_that_closes_costs_no_time(serve, tmp_path, head, half):
+    """Before its head is whole, while others are served."""
+    service = serve(f"sqlite:///{tmp_path}/x.db", WEB_CONCURRENCY="1")
+    with ExitStack() as stack:
+        for _ in range(5):
+            wire = stack.enter_context(connected(service, head))
+            wire.shutdown(socket.SHUT_WR) if half else wire.close()
+        assert not is_occupied(service)
+        before = cpu_seconds_of_workers(service)
+        time.sleep(1)
+        assert cpu_seconds_of_workers(service) - before < 0.5
+
+
 def test_a_connection_is_kept_after_a_body_that_arrived_at_once(administrator):
     """It is refused, so nobody reads its body."""
     service = administrator.application
@@ -326,6 +342,15 @@ def cores_of_workers(service):
     pid = service.process.pid
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     return {int(child): os.sched_getaffinity(int(child)) for child in children.split()}
+
+
+def cpu_seconds_of_workers(service):
+    ticks = 0
+    for pid in cores_of_workers(service):
+        _, _, fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+        user, system = fields.split()[11:13]
+        ticks += int(user) + int(system)
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def are_shared(service, count):
