@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote, urlencode
 
+import orjson
 from flask import Blueprint, Response, current_app, request, stream_with_context
 from flask.typing import ResponseReturnValue
 
@@ -260,26 +261,25 @@ def send_list(
     return response
 
 
-def json_chunks(page: Page | None) -> Iterator[str]:
+def json_chunks(page: Page | None) -> Iterator[bytes]:
     """Yield the JSON of a page and all that follow it, page by page.
 
     An error can no longer become a response, so it is logged here.
     """
     if not page:
-        yield current_app.json.dumps(None)
+        yield b"null\n"
         return
-    separator = "["
+    separator = b"["
     try:
         for resources in walk(page):
-            array = current_app.json.dumps(resources).rstrip()
-            yield separator + array[1:-1]  # without its brackets
-            separator = ","
+            yield separator + orjson.dumps(resources)[1:-1]  # without its brackets
+            separator = b","
     except Exception as error:
         code = "database-unavailable" if is_outage(error) else "internal-error"
         request.environ["profiles.code"] = code
         log_error(current_app.logger, error)
         raise redact(error) from None  # the server cuts the connection
-    yield "]\n"
+    yield b"]\n"
 
 
 def link_after(identifier: str) -> str:

@@ -99,10 +99,11 @@ class SharingWorker(ThreadWorker):
         unparsed = conn.parser.unreader.buf.getvalue() if conn.parser else b""
         arrived = peek(conn.sock)
         # A socket that is readable without the byte that it waits for has been closed.
-        is_closed = len(arrived) < getattr(conn, "expected_size", 0)
-        if is_closed or has_head(unparsed + arrived):
-            conn.expected_size = 0
-            conn.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        expected_size = getattr(conn, "expected_size", 0)
+        if len(arrived) < expected_size or has_head(unparsed + arrived):
+            if expected_size:
+                conn.expected_size = 0
+                conn.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
             conn.data_ready = True
             super().enqueue_req(conn)
         elif len(arrived) == MAX_HEAD:

@@ -5,9 +5,9 @@ list is a primary key: an accountid, or the id of a profile or a session.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import peewee
 from flask import current_app
@@ -26,15 +26,14 @@ from models import (
     current_timestamp,
     to_account,
 )
-from rows import find_row, to_row
+from rows import find_row, to_rows
 
 BATCH = 100  # how many rows are read at once to list all of them
 Position = str | int
 Positioned = tuple[Position, Resource]  # a row of a list, and its position
 
 
-@dataclass(frozen=True)
-class Listing:
+class Listing(NamedTuple):
     """What is listed: the rows of a model.
 
     ``scope``: their ``appid`` and perhaps their ``accountid``.
@@ -67,7 +66,7 @@ class Page(list[Resource]):
         return self[-1][self.rest.model.KEY] if self.rest else None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Paging:
     """The keyword arguments of each list, which say what part of it is read.
 
@@ -93,7 +92,7 @@ def read_list(listing: Listing, paging: Paging) -> Page | None:
     limit = parse_number("limit", paging.limit, current_app.config["PAGE_SIZE"])
     offset = parse_number("offset", paging.offset, 0)
     if paging.after:
-        listing = replace(listing, position=find_position(listing, paging.after))
+        listing = listing._replace(position=find_position(listing, paging.after))
     return read_page(listing, limit, offset) or None
 
 
@@ -130,7 +129,7 @@ def read_page(listing: Listing, limit: int, offset: int = 0) -> Page:
     rest = None
     if page and any(found):
         last_position, _ = page[-1]
-        rest = replace(listing, position=last_position)
+        rest = listing._replace(position=last_position)
     return Page([resource for _, resource in page], rest)
 
 
@@ -149,7 +148,7 @@ def search(listing: Listing, size: int) -> Iterator[Positioned]:
                 yield position, profile
         if len(candidates) < size:
             return
-        listing = replace(listing, position=position)
+        listing = listing._replace(position=position)
 
 
 def lower_ascii(text: str | None) -> bytes:
@@ -167,22 +166,24 @@ def select_page(listing: Listing, limit: int, offset: int = 0) -> list[Positione
         cursor = select_by_email(email=listing.email, **arguments)
     elif model is Account:
         cursor = select_accounts(offset=offset, **arguments)
-        return [split_account(values) for values in cursor.fetchall()]
+        return split_accounts(cursor.fetchall())
     else:
         if listing.active:
             arguments["now"] = current_timestamp()
         cursor = select_newest(model, offset=offset, **arguments)
-    selected = (to_row(model, values) for values in cursor.fetchall())
-    return [(row["id"], model.to_resource(row)) for row in selected]
+    rows = to_rows(model, cursor.fetchall())
+    return [(row["id"], model.to_resource(row)) for row in rows]
 
 
-def split_account(values: tuple[Any, ...]) -> Positioned:
-    """Return an account with its default profile, whose columns end its row."""
+def split_accounts(selected: list[tuple[Any, ...]]) -> list[Positioned]:
+    """Return accounts, each with its default profile, whose columns end its row."""
     width = len(Account._meta.sorted_field_names)
-    account = to_row(Account, values[:width])
-    profile = to_row(Profile, values[width:])
-    has_profile = profile["profileid"] is not None
-    return account["accountid"], to_account(account, profile if has_profile else None)
+    accounts = to_rows(Account, [values[:width] for values in selected])
+    profiles = to_rows(Profile, [values[width:] for values in selected])
+    return [
+        (account["accountid"], to_account(account, profile if profile["id"] else None))
+        for account, profile in zip(accounts, profiles, strict=True)
+    ]
 
 
 @built_once

@@ -13,12 +13,10 @@ from peewee import SQL, BigIntegerField, BooleanField, IntegerField, TextField
 from playhouse.migrate import SchemaMigrator
 
 from database import Engine, db, retry_on_conflict
-from validators import PROFILE_FIELDS
 
 Row = dict[str, Any]  # each column of a row by its name
 Resource = dict[str, Any]  # an account, profile or session, as docs/API.md shows it
 
-FIELD_PROPERTIES = [field.property for field in PROFILE_FIELDS.values()]
 EMAILS = ("contactEmail", "displayEmail")  # columns that a search reads, by an index
 latest = 0  # what next_nanoseconds() returned last
 latest_lock = Lock()
@@ -149,7 +147,16 @@ class Profile(BaseModel):
             "object": "profile",
             "appid": row["appid"],
             "accountid": row["accountid"],
-            **{name: row[name] for name in FIELD_PROPERTIES},
+            "companyName": row["companyName"],
+            "fullName": row["fullName"],
+            "contactEmail": row["contactEmail"],
+            "displayEmail": row["displayEmail"],
+            "displayName": row["displayName"],
+            "phone": row["phone"],
+            "occupation": row["occupation"],
+            "location": row["location"],
+            "dob": row["dob"],
+            "website": row["website"],
             "fields": orjson.loads(row["fields"]) if row["fields"] else None,
             "createdAt": row["createdAt"],
             "updatedAt": row["updatedAt"],

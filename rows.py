@@ -1,6 +1,6 @@
 """Find, lock, store and change single rows, without a check of rights."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import peewee
@@ -31,9 +31,10 @@ class Created(Resource):
         self.is_new = is_new
 
 
-def to_row(model: ModelType, values: Sequence[Any]) -> Row:
-    """Return what a query has selected of a model as a row."""
-    return dict(zip(model._meta.sorted_field_names, values, strict=True))
+def to_rows(model: ModelType, selected: Iterable[Sequence[Any]]) -> list[Row]:
+    """Return what a query has selected of a model as rows."""
+    names = model._meta.sorted_field_names
+    return [dict(zip(names, values, strict=True)) for values in selected]
 
 
 def get_row(
@@ -57,8 +58,9 @@ def find_row(
     """Return the row with this identifier, or None. ``lock`` as in get_row()."""
     if not is_identifier(model.PREFIX, identifier):
         return None
-    values = select_by_identifier(model, lock, identifier=identifier).fetchone()
-    return to_row(model, values) if values else None
+    cursor = select_by_identifier(model, lock, identifier=identifier)
+    rows = to_rows(model, cursor.fetchall())
+    return rows[0] if rows else None
 
 
 @built_once
