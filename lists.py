@@ -5,9 +5,9 @@ list is a primary key: an accountid, or the id of a profile or a session.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import peewee
 from flask import current_app
@@ -33,7 +33,8 @@ Position = str | int
 Positioned = tuple[Position, Resource]  # a row of a list, and its position
 
 
-class Listing(NamedTuple):
+@dataclass(frozen=True)
+class Listing:
     """What is listed: the rows of a model.
 
     ``scope``: their ``appid`` and perhaps their ``accountid``.
@@ -92,7 +93,7 @@ def read_list(listing: Listing, paging: Paging) -> Page | None:
     limit = parse_number("limit", paging.limit, current_app.config["PAGE_SIZE"])
     offset = parse_number("offset", paging.offset, 0)
     if paging.after:
-        listing = listing._replace(position=find_position(listing, paging.after))
+        listing = replace(listing, position=find_position(listing, paging.after))
     return read_page(listing, limit, offset) or None
 
 
@@ -129,7 +130,7 @@ def read_page(listing: Listing, limit: int, offset: int = 0) -> Page:
     rest = None
     if page and any(found):
         last_position, _ = page[-1]
-        rest = listing._replace(position=last_position)
+        rest = replace(listing, position=last_position)
     return Page([resource for _, resource in page], rest)
 
 
@@ -148,7 +149,7 @@ def search(listing: Listing, size: int) -> Iterator[Positioned]:
                 yield position, profile
         if len(candidates) < size:
             return
-        listing = listing._replace(position=position)
+        listing = replace(listing, position=position)
 
 
 def lower_ascii(text: str | None) -> bytes:
