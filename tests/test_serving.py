@@ -202,17 +202,40 @@ def test_a_client_that_closes_costs_no_time(serve, tmp_path, head, half):
         assert cpu_seconds_of_workers(service) - before < 0.5
 
 
-def test_a_connection_is_kept_after_a_body_that_arrived_at_once(administrator):
-    """It is refused, so nobody reads its body."""
-    service = administrator.application
-    answers = exchange(service, f"{SLOW_POST}Content-Length: 2\r\n\r\n{{}}{HEALTH}\r\n")
-    assert re.findall("HTTP/1.1 ([0-9]+)", answers) == ["401", "200"]
-
-
-def test_a_broken_body_that_nobody_reads_gets_one_response(administrator):
-    text = f"{SLOW_POST}{CHUNKED}x\r\n{HEALTH}\r\n"
+@pytest.mark.parametrize(
+    "status, head, rest",
+    [
+        ("401", SLOW_POST, "Content-Length: 2\r\n\r\n{}"),
+        ("401", SLOW_POST, f"{CHUNKED}2\r\n{{}}\r\n0\r\n\r\n"),
+        ("401", SLOW_POST, f"{CHUNKED}x\r\n"),
+        ("404", "POST /x HTTP/1.1\r\n", "Content-Length: 2\r\n\r\n{}"),
+        ("405", "POST /live HTTP/1.1\r\n", "Content-Length: 2\r\n\r\n{}"),
+        ("413", POST, f"Content-Length: 5000000\r\n\r\n{'x' * 5_000_000}"),
+        ("200", "GET /live HTTP/1.1\r\n", "Content-Length: 2\r\n\r\n{}"),
+    ],
+    ids="no token, chunks, broken chunk, path, method, too large, GET".split(", "),
+)
+def test_a_body_that_is_not_read_ends_its_connection(administrator, status, head, rest):
+    """The response says so, and no second one follows."""
+    text = head.format(administrator) + rest + f"{HEALTH}\r\n"
     answers = exchange(administrator.application, text)
-    assert re.findall("HTTP/1.1 ([0-9]+)", answers) == ["401"]
+    assert re.findall("HTTP/1.1 ([0-9]+)", answers) == [status]
+    assert "\nConnection: close\n" in answers
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        f"Content-Length: {len(FORM)}\r\n\r\n{FORM}",
+        f"{CHUNKED}{len(FORM):x}\r\n{FORM}\r\n0\r\n\r\n",
+    ],
+    ids=["length", "chunks"],
+)
+def test_a_body_that_is_read_keeps_its_connection(administrator, rest):
+    text = f"{POST.format(administrator)}{rest}{HEALTH}\r\n"
+    answers = exchange(administrator.application, text)
+    assert re.findall("HTTP/1.1 ([0-9]+)", answers) == ["201", "200"]
+    assert answers.count("\nConnection: keep-alive\n") == 2
 
 
 @pytest.fixture(scope="module")
