@@ -123,6 +123,16 @@ class SharingWorker(ThreadWorker):
             on_readable = partial(self.on_pending_socket_readable, conn)
             self.poller.register(conn.sock, EVENT_READ, on_readable)
 
+    def murder_pending(self) -> None:
+        """Close connections whose heads did not arrive in time: 2 seconds at a stop.
+
+        gunicorn limits kept connections like this, but would wait 6 seconds for these.
+        """
+        if not self.alive:
+            for conn in self.pending_conns:
+                conn.timeout = min(conn.timeout, time.monotonic() + 2)
+        super().murder_pending()
+
     def handle(self, conn: Any) -> Any:
         """Handle a request, and close its connection unless it can be kept.
 

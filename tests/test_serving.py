@@ -19,6 +19,7 @@ from service import (
     PROFILES,
     ROOT,
     Program,
+    cursor_of,
     execute,
     fill,
     sign_in,
@@ -330,6 +331,25 @@ def test_a_form_in_chunks_is_stored(administrator):
     assert answer.startswith("HTTP/1.1 201 ")
     created, *others = administrator.profiles()
     assert (created["fullName"], others) == ("secret", before)
+
+
+def test_a_stop_does_not_wait_for_silent_clients(serve, tmp_path):
+    """They are disconnected first; a request that has arrived gets its response."""
+    url = f"sqlite:///{tmp_path}/x.db"
+    service = serve(url, WEB_CONCURRENCY="1")
+    text = (
+        f"{POST.format(sign_in(service.app))}Content-Length: {len(FORM)}\r\n\r\n{FORM}"
+    )
+    with ExitStack() as stack:
+        cursor = stack.enter_context(cursor_of(url))
+        cursor.execute("BEGIN IMMEDIATE")  # the create waits for the end of this
+        silent = stack.enter_context(connected(service, ""))
+        create = stack.enter_context(connected(service, text))
+        assert not is_occupied(service)  # both have been accepted
+        service.process.terminate()
+        assert silent.recv(1) == b""
+        cursor.execute("ROLLBACK")
+        assert create.recv(12) == b"HTTP/1.1 201"
 
 
 @pytest.fixture
