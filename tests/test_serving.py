@@ -166,16 +166,18 @@ HOLDERS = {
 }
 
 
+@pytest.mark.parametrize("pause", [0.05, 0.003])
 @pytest.mark.parametrize("head, more", HOLDERS.values(), ids=HOLDERS)
-def test_clients_without_a_token_occupy_no_thread(serve, tmp_path, head, more):
+def test_clients_without_a_token_occupy_no_thread(serve, tmp_path, head, more, pause):
     """Forty of them at once: another client gets its response within a second."""
     service = serve(f"sqlite:///{tmp_path}/x.db", WEB_CONCURRENCY="1")
     ended = Event()
 
     def hold():
         with connected(service, head) as wire:
+            wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with suppress(ConnectionError):
-                while not ended.wait(0.05):
+                while not ended.wait(pause):
                     wire.sendall(more.encode())
 
     with ThreadPoolExecutor(40) as pool, ExitStack() as stack:
