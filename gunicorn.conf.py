@@ -80,7 +80,7 @@ def post_worker_init(worker: Any) -> None:
 
 
 class SharingWorker(ThreadWorker):
-    """gunicorn's threaded worker, in which no client without a token holds up others.
+    """gunicorn's threaded worker, where slow requests without a token take no thread.
 
     It also leaves new connections to less busy workers.
     """
@@ -124,9 +124,9 @@ class SharingWorker(ThreadWorker):
             self.poller.register(conn.sock, EVENT_READ, on_readable)
 
     def murder_pending(self) -> None:
-        """Close connections whose heads did not arrive in time: 2 seconds at a stop.
+        """Close connections whose heads did not arrive in time: in 2 seconds at a stop.
 
-        gunicorn limits kept connections like this, but would wait 6 seconds for these.
+        gunicorn gives kept connections 2 seconds, but these the whole graceful_timeout.
         """
         if not self.alive:
             for conn in self.pending_conns:

@@ -5,7 +5,7 @@ list is a primary key: an accountid, or the id of a profile or a session.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
@@ -48,6 +48,10 @@ class Listing:
     email: str | None = None
     active: bool = False
     position: Position | None = None
+
+    def behind(self, position: Position) -> "Listing":
+        """Return the listing of the rows behind a position."""
+        return Listing(self.model, self.scope, self.email, self.active, position)
 
 
 class Page(list[Resource]):
@@ -93,7 +97,7 @@ def read_list(listing: Listing, paging: Paging) -> Page | None:
     limit = parse_number("limit", paging.limit, current_app.config["PAGE_SIZE"])
     offset = parse_number("offset", paging.offset, 0)
     if paging.after:
-        listing = replace(listing, position=find_position(listing, paging.after))
+        listing = listing.behind(find_position(listing, paging.after))
     return read_page(listing, limit, offset) or None
 
 
@@ -130,7 +134,7 @@ def read_page(listing: Listing, limit: int, offset: int = 0) -> Page:
     rest = None
     if page and any(found):
         last_position, _ = page[-1]
-        rest = replace(listing, position=last_position)
+        rest = listing.behind(last_position)
     return Page([resource for _, resource in page], rest)
 
 
@@ -149,7 +153,7 @@ def search(listing: Listing, size: int) -> Iterator[Positioned]:
                 yield position, profile
         if len(candidates) < size:
             return
-        listing = replace(listing, position=position)
+        listing = listing.behind(position)
 
 
 def lower_ascii(text: str | None) -> bytes:

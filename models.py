@@ -13,10 +13,22 @@ from peewee import SQL, BigIntegerField, BooleanField, IntegerField, TextField
 from playhouse.migrate import SchemaMigrator
 
 from database import Engine, db, retry_on_conflict
+from validators import PROFILE_FIELDS
 
 Row = dict[str, Any]  # each column of a row by its name
 Resource = dict[str, Any]  # an account, profile or session, as docs/API.md shows it
 
+# A profile as the API shows it, without the values of its row
+PROFILE: Resource = {
+    "profileid": None,
+    "object": "profile",
+    "appid": None,
+    "accountid": None,
+    **{field.property: None for field in PROFILE_FIELDS.values()},
+    "fields": None,
+    "createdAt": None,
+    "updatedAt": None,
+}
 EMAILS = ("contactEmail", "displayEmail")  # columns that a search reads, by an index
 latest = 0  # what next_nanoseconds() returned last
 latest_lock = Lock()
@@ -75,7 +87,7 @@ class BaseModel(peewee.Model):
 
 
 # Each table has an identifier, which is in the column KEY and begins with PREFIX.
-# to_resource() returns a row as the API shows it; it names each column that is shown.
+# to_resource() returns a row as the API shows it.
 # A UNIQUE constraint is also an index: lists.py names some of them.
 
 
@@ -142,25 +154,11 @@ class Profile(BaseModel):
 
     @classmethod
     def to_resource(cls, row: Row) -> Resource:
-        return {
-            "profileid": row["profileid"],
-            "object": "profile",
-            "appid": row["appid"],
-            "accountid": row["accountid"],
-            "companyName": row["companyName"],
-            "fullName": row["fullName"],
-            "contactEmail": row["contactEmail"],
-            "displayEmail": row["displayEmail"],
-            "displayName": row["displayName"],
-            "phone": row["phone"],
-            "occupation": row["occupation"],
-            "location": row["location"],
-            "dob": row["dob"],
-            "website": row["website"],
-            "fields": orjson.loads(row["fields"]) if row["fields"] else None,
-            "createdAt": row["createdAt"],
-            "updatedAt": row["updatedAt"],
-        }
+        profile = PROFILE | row
+        del profile["id"]  # all other columns are shown
+        if row["fields"]:
+            profile["fields"] = orjson.loads(row["fields"])
+        return profile
 
 
 class Session(BaseModel):

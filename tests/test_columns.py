@@ -151,11 +151,6 @@ ROWS = [  # of two files: the row before the new one, and the new one
         "    website = TextField(",
         "    nickname = TextField(null=True)\n",
     ),
-    (
-        "models.py",
-        '            "website": row["website"],',
-        '            "nickname": row["nickname"],\n',
-    ),
 ]
 NICKNAME_ADDED = {"object": "database", "added": ["profile.nickname"]}
 
