@@ -57,7 +57,7 @@ db: Any = peewee.DatabaseProxy()  # the database of the process
 class SQLite(peewee.SqliteDatabase):
     """SQLite in WAL mode, where a commit returns once it is on the disk."""
 
-    unlimited: dict[str, Any] = {}  # connect_params of commands, without time limits
+    unlimited: dict[str, Any] = {}  # connect_params of commands: no limit on statements
     snapshot = "DEFERRED"  # for db.atomic(): reads as of one moment, without a lock
     add_email_index = """CREATE INDEX profile_appid_{0}
         ON profile (appid, {0} COLLATE NOCASE) WHERE {0} IS NOT NULL"""
@@ -73,7 +73,8 @@ class SQLite(peewee.SqliteDatabase):
 
     def connect(self, reuse_if_open: bool = False) -> bool:
         with suppress(OSError):  # opening the file raises the better error
-            Path(self.database).touch(0o600)  # create it private to the owner
+            # Create it private to the owner.
+            Path(self.database).touch(0o600, exist_ok=False)
         return super().connect(reuse_if_open)
 
     def force_index(self, model: type[peewee.Model], index: str) -> Any:
@@ -100,8 +101,13 @@ class SQLite(peewee.SqliteDatabase):
         deadline = time.monotonic() + LOCK_SECONDS
         if sql.startswith("SELECT"):
             return self.retry_while_locked(sql, params, deadline)
-        with self.write_lock:
+        # Without write_lock, it is the deadline: the statement is executed only once.
+        has_lock = self.write_lock.acquire(timeout=LOCK_SECONDS)
+        try:
             return self.retry_while_locked(sql, params, deadline)
+        finally:
+            if has_lock:
+                self.write_lock.release()
 
     def retry_while_locked(self, sql: str, params: Any, deadline: float) -> Any:
         """Execute SQL until SQLite is not locked, or until the deadline.
@@ -210,8 +216,8 @@ def built_once(builder: Callable[P, peewee.Query]) -> Callable[P, Any]:
     """Decorate a function that returns a query: execute the query, return its cursor.
 
     Peewee takes 335 µs to build and execute a query that takes 13 once it is built. So
-    a query is built with placeholders for the keyword arguments, once for each choice
-    of positional arguments and of keywords.
+    the function is called once for each choice of positional arguments and of keywords.
+    It gets placeholders as keyword arguments, so it can't test their values.
     """
 
     @wraps(builder)
@@ -244,8 +250,8 @@ def retry_on_conflict(function: Callable[P, T]) -> Callable[P, T]:
     """Decorate a function that writes or locks: call it again after a conflict.
 
     It is called again for up to LOCK_SECONDS. Inside a transaction, the conflict is
-    raised, because all of the transaction must run again, so decorate what begins it:
-    transaction() does both. SQLite has no conflicts.
+    raised, because the whole transaction must run again, so decorate the function that
+    begins it, as transaction() does. SQLite has no conflicts.
     """
 
     @wraps(function)

@@ -31,6 +31,7 @@ from service import (
 )
 from werkzeug.test import Client
 
+import database
 import models
 from accounts import create_account
 from callers import OPERATOR
@@ -414,6 +415,25 @@ def test_a_read_waits_while_another_connection_locks_the_whole_file(
             waiting.result(0.2)
         cursor.connection.close()
         assert waiting.result() == caller
+
+
+@on_sqlite
+def test_a_write_waits_for_those_of_other_threads_until_its_deadline(app, monkeypatch):
+    """Then it is tried once."""
+    monkeypatch.setattr(database, "LOCK_SECONDS", 0.1)
+    with Threads(1) as pool, db.write_lock:
+        create = pool.submit(copy_context().run, create_account, OPERATOR)
+        account = create.result(timeout=5)
+    assert Account.get_by_id(account["accountid"])
+
+
+@on_sqlite
+def test_a_file_that_is_only_read_keeps_its_time_of_modification(app):
+    close_connection()
+    file = Path(db.database)
+    before = file.stat().st_mtime_ns
+    Account.select().first()
+    assert file.stat().st_mtime_ns == before
 
 
 @on_mysql
