@@ -42,6 +42,7 @@ sendfile = False  # so that gunicorn counts the bytes it sends
 
 FIVE_SECONDS = struct.pack("ll", 5, 0)  # a struct timeval
 MAX_HEAD = 65_536  # bytes of the first line and the headers of a request
+HEAD_SECONDS = 15  # how long its client may take to send them
 # How long to wait for a client to close, and how much to read from it meanwhile: a
 # reset could overtake the response if it is still sending, and nginx would send a 502.
 CLOSE_SECONDS = 0.2
@@ -102,11 +103,12 @@ class SharingWorker(ThreadWorker):
         """
         unparsed = conn.parser.unreader.buf.getvalue() if conn.parser else b""
         arrived = peek(conn.sock)
-        # A socket that is readable without the byte that it waits for has been closed.
-        expected_size = getattr(conn, "expected_size", 0)
-        if len(arrived) < expected_size or has_head(unparsed + arrived):
-            if expected_size:
-                conn.expected_size = 0
+        # The poller waited for this many bytes. Fewer mean that the client has closed.
+        awaited_size = getattr(conn, "awaited_size", 0)
+        is_closed = len(arrived) < awaited_size
+        if is_closed or has_head(unparsed + arrived):
+            if awaited_size:
+                conn.awaited_size = 0
                 conn.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
             conn.data_ready = True
             super().enqueue_req(conn)
@@ -114,11 +116,12 @@ class SharingWorker(ThreadWorker):
             self.nr_conns -= 1
             conn.close()
         else:
-            conn.expected_size = len(arrived) + 1
+            if not awaited_size:
+                conn.timeout = time.monotonic() + HEAD_SECONDS
+            conn.awaited_size = len(arrived) + 1
             conn.sock.setsockopt(
-                socket.SOL_SOCKET, socket.SO_RCVLOWAT, conn.expected_size
+                socket.SOL_SOCKET, socket.SO_RCVLOWAT, conn.awaited_size
             )
-            conn.set_timeout()
             self.pending_conns.append(conn)
             on_readable = partial(self.on_pending_socket_readable, conn)
             self.poller.register(conn.sock, EVENT_READ, on_readable)
@@ -137,15 +140,16 @@ class SharingWorker(ThreadWorker):
         """Handle a request, and close its connection unless it can be kept.
 
         gunicorn would close it in the thread that accepts connections, where it waits
-        for up to 2 seconds until the client closes it, too. Here the thread waits,
-        for a time that it shares with all connections that occupy or need a thread.
+        for up to 2 seconds until the client closes it, too. Here the worker's thread
+        waits: for CLOSE_SECONDS, divided by how many connections are not idle, so the
+        busier the worker is, the shorter is the wait.
         """
         is_kept = super().handle(conn)
         if not is_kept:
             idle = len(self.keepalived_conns) + len(self.pending_conns)
             seconds = CLOSE_SECONDS / max(1, self.nr_conns - idle)
             close_graceful(conn.sock, seconds, CLOSE_BYTES)
-            # Otherwise gunicorn would close it again, and count that as an error.
+            # For gunicorn, the client has closed the connection: nothing is left to do.
             raise ConnectionAbortedError
         return is_kept
 
@@ -218,20 +222,27 @@ class LogfmtLogger(Logger):
             os.write(1, line.encode())
 
     def warning(self, msg: str, *args: Any, **kwargs: Any) -> None:
-        """Log a warning up to the first quote, because a token could follow."""
-        text = msg % args if args else msg
-        super().warning("%s", re.split("['\"]", text)[0], **kwargs)
+        super().warning("%s", before_quote(msg, args), **kwargs)
+
+    def debug(self, msg: str, *args: Any, **kwargs: Any) -> None:
+        super().debug("%s", before_quote(msg, args), **kwargs)
 
     def exception(self, msg: Any, *args: Any, **kwargs: Any) -> None:
         """Log a traceback, without the request's address, which may have a query.
 
-        Leave out a client that stalled, and a list that broke off: it was logged.
+        Skip clients that stalled, and lists that broke off, which json_chunks() logged.
         """
         if msg not in ("Socket error processing request.", "Error handling request"):
             super().exception(str(msg).split(" %s")[0], **kwargs)
 
 
-def quote_value(text: str | None) -> str:
+def before_quote(msg: str, args: tuple[Any, ...]) -> str:
+    """Return a message up to its first quote, because a token could follow."""
+    text = msg % args if args else msg
+    return re.split("['\"]", text)[0]
+
+
+def quote_value(text: str) -> str:
     """Return the string as one word, percent-encoded where it must be; "-" if empty."""
     return quote(text or "-", "/:%,", "latin-1", "replace")
 

@@ -42,8 +42,8 @@ def service(database_url, tmp_path_factory):
     variables = {"DATABASE_URL": database_url, "USER_PROFILE_FIELDS": fields}
     service = Program(folder, **variables)
     service.socket = f"{folder}/socket"
-    addresses = f"-b unix:{service.socket} -b 127.0.0.1:{service.port}"
-    service.start(*PROCFILE, *addresses.split())
+    options = f"-b unix:{service.socket} -b 127.0.0.1:{service.port} --log-level debug"
+    service.start(*PROCFILE, *options.split())
     try:
         service.wait_until_up()
         wait_until(lambda: logged(service))

@@ -190,6 +190,27 @@ def test_clients_without_a_token_occupy_no_thread(serve, tmp_path, head, more, p
     assert "Traceback" not in service.log()
 
 
+def test_a_head_that_does_not_arrive_ends_its_connection(serve, tmp_path):
+    """After 15 seconds, also if its client goes on sending."""
+    service = serve(f"sqlite:///{tmp_path}/x.db", WEB_CONCURRENCY="1")
+    began = time.monotonic()
+
+    def seconds_until_closed(text):
+        with connected(service, text) as wire, suppress(ConnectionError):
+            wire.settimeout(0.1)
+            for _ in range(600):
+                wire.sendall(text[-1:].encode())
+                with suppress(TimeoutError):
+                    assert wire.recv(1) == b""
+                    break
+        return time.monotonic() - began
+
+    heads = ["", "GET /live HTTP/1.1\r\nX"] * 20
+    with ThreadPoolExecutor(40) as pool:
+        for seconds in pool.map(seconds_until_closed, heads):
+            assert 14 < seconds < 25
+
+
 @pytest.mark.parametrize("head", ["", "GET /live HTTP/1.1\r\nX"])
 @pytest.mark.parametrize("half", [False, True])
 def test_a_client_that_closes_costs_no_time(serve, tmp_path, head, half):
