@@ -89,7 +89,7 @@ export interface ErrorDetails {
 }
 
 export class ServiceError extends Error {
-  constructor(code: string, details: ErrorDetails);
+  constructor(code: string, details?: ErrorDetails);
   code: string;
   status: number | null;
   requestId: string | null;
@@ -134,6 +134,8 @@ export function profiles(query?: {
 export function signUp(userId: string, duration?: number): Promise<User>;
 
 export function computeAccountid(userId: string): string;
+
+export function toFields(profile: Profile): Fields;
 
 export class User {
   constructor(

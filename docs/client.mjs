@@ -20,16 +20,17 @@ You identify a user by your own id for the user:
 Store user.token and user.sessionid in your own session. If a call throws
 SignedOut, end your own session too, and show your sign-in page. */
 
-import { createHash } from "node:crypto";
+import { createHash, randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 
 const DURATION = 2_592_000; // seconds that a user's session lasts: 30 days
 const WAITS = [0, 1, 2, 4]; // seconds before each retry, without a Retry-After
 const TRY_SECONDS = 15; // seconds that one response may take
 
-// The service ignores most other names, so sendRequest() refuses them.
 const FIELDS = `full-name contact-email display-email display-name company-name
-  dob phone occupation location website default duration`.split(/\s+/);
+  dob phone occupation location website`.split(/\s+/);
+// The service ignores most other names, so sendRequest() refuses them.
+const BODY_NAMES = [...FIELDS, "default", "duration"];
 // A field that the service's settings add, at most 64 characters long.
 const OWN_FIELD = /^x-[a-z0-9]+(-[a-z0-9]+)*$/;
 const PARAMETERS = `accountid profileid sessionid email active limit offset
@@ -56,7 +57,7 @@ export class ServiceError extends Error {
       errors = {},
       retryAfter = "",
       detail = "",
-    },
+    } = {},
   ) {
     const parts = [code, detail];
     if (status) {
@@ -72,7 +73,7 @@ export class ServiceError extends Error {
     this.name = new.target.name;
     this.code = code;
     this.status = status;
-    this.requestId = requestId; // lets the operator find it in the log
+    this.requestId = requestId; // finds each try in the service's log
     this.reason = reason; // of a 401: ended, expired, or null if unknown
     this.errors = errors; // each wrong field's code
     this.retryAfter = retryAfter;
@@ -100,7 +101,11 @@ export class SignedOut extends ServiceError {}
 export async function sendRequest(method, path, token, options = {}) {
   const { body, key, ifMatch, ...query } = options;
   checkNames(body, query);
-  const headers = { Authorization: `Bearer ${token}`, "X-Appid": appid() };
+  const headers = {
+    Authorization: `Bearer ${token}`,
+    "X-Appid": appid(),
+    "X-Request-Id": randomUUID(), // of each try
+  };
   if (body) {
     headers["Content-Type"] = "application/json";
   }
@@ -152,7 +157,7 @@ export async function sendRequest(method, path, token, options = {}) {
 function checkNames(body, query) {
   for (const name of Object.keys(body ?? {})) {
     const isOwn = OWN_FIELD.test(name) && name.length <= 64;
-    if (!FIELDS.includes(name) && !isOwn) {
+    if (!BODY_NAMES.includes(name) && !isOwn) {
       throw new TypeError(`unknown field: ${name}`);
     }
   }
@@ -186,6 +191,7 @@ async function sendOnce(path, deadline, { query, ...request }) {
   }
   const parameters = new URLSearchParams(query);
   const url = `${address.replace(/\/+$/, "")}/api/${path}?${parameters}`;
+  const requestId = request.headers["X-Request-Id"];
   const timeLeft = Math.ceil(deadline - performance.now());
   const milliseconds = Math.min(1000 * TRY_SECONDS, Math.max(100, timeLeft));
   let response;
@@ -199,7 +205,7 @@ async function sendOnce(path, deadline, { query, ...request }) {
     text = await response.text();
   } catch (error) {
     const detail = `${match[1]}, ${describeCause(error)}`;
-    throw new ServiceError("no-answer", { detail });
+    throw new ServiceError("no-answer", { requestId, detail });
   }
   const { status, headers } = response;
   let content = {};
@@ -221,7 +227,7 @@ async function sendOnce(path, deadline, { query, ...request }) {
   }
   throw new ErrorType(code, {
     status,
-    requestId: headers.get("X-Request-Id"),
+    requestId: headers.get("X-Request-Id") ?? requestId,
     reason: content.reason,
     errors: content.errors,
     retryAfter: headers.get("Retry-After") ?? "",
@@ -304,6 +310,19 @@ export function computeAccountid(userId) {
   }
   const hash = createHash("sha256").update(`${appid()} ${userId}`);
   return "acct_" + hash.digest("hex").slice(0, 16);
+}
+
+/**
+ * Return the values of a profile as fields, of which you can change some:
+ * user.saveProfile({ ...toFields(profile), phone: "+44 20 7946 0958" }).
+ */
+export function toFields(profile) {
+  const fields = { ...profile.fields };
+  for (const name of FIELDS) {
+    const property = name.replace(/-(.)/, (_, letter) => letter.toUpperCase());
+    fields[name] = profile[property];
+  }
+  return fields;
 }
 
 /** Ignore the code, which says that another request has done the same. */

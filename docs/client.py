@@ -28,6 +28,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, field
 from functools import cache
 from hashlib import sha256
+from secrets import token_hex
 from time import monotonic, sleep
 from typing import Any
 from urllib.parse import parse_qsl
@@ -44,11 +45,12 @@ DURATION = 2_592_000  # seconds that a user's session lasts: 30 days
 WAITS = (0, 1, 2, 4)  # seconds before each retry, if the response has no Retry-After
 TRY_SECONDS = 15  # seconds to wait for one response
 
-# The service ignores most other names, so send_request() refuses them.
 FIELDS = (
     "full-name contact-email display-email display-name company-name dob phone "
-    "occupation location website default duration"
+    "occupation location website"
 ).split()
+# The service ignores most other names, so send_request() refuses them.
+BODY_NAMES = [*FIELDS, "default", "duration"]
 # A field that the service's settings add, at most 64 characters long.
 OWN_FIELD = "x-[a-z0-9]+(-[a-z0-9]+)*"
 PARAMETERS = "accountid profileid sessionid email active limit offset after all".split()
@@ -69,7 +71,7 @@ class ServiceError(Exception):
 
     code: str
     status: int | None = None
-    request_id: str | None = None  # lets the operator find the request in the log
+    request_id: str | None = None  # finds each try in the service's log
     reason: str | None = None  # of a 401: ended, expired, or None for an unknown token
     errors: dict[str, str] = field(default_factory=dict)  # each wrong field's code
     retry_after: str = ""
@@ -111,7 +113,11 @@ def send_request(
     an accountid, for example, an administrator's list has the rows of all users.
     """
     check_names(body or {}, query)
-    headers = {"Authorization": f"Bearer {token}", "X-Appid": appid()}
+    headers = {
+        "Authorization": f"Bearer {token}",
+        "X-Appid": appid(),
+        "X-Request-Id": token_hex(16),  # of each try
+    }
     if key is not None:
         headers["Idempotency-Key"] = key
     if if_match is not None:
@@ -148,7 +154,7 @@ def check_names(body: Mapping[str, object], query: Mapping[str, object]) -> None
     """Raise ValueError for an unknown field or parameter, or an empty parameter."""
     for name in body:
         is_own = re.fullmatch(OWN_FIELD, name) and len(name) <= 64
-        if name not in FIELDS and not is_own:
+        if name not in BODY_NAMES and not is_own:
             raise ValueError(f"unknown field: {name}")
     for name, value in query.items():
         if name not in PARAMETERS:
@@ -184,6 +190,7 @@ def send_once(path: str, deadline: float, request: dict[str, Any]) -> Response:
     if not match:
         raise ServiceError("not-sent", detail="malformed PROFILES_URL")
     url = address.rstrip("/") + "/api/" + path
+    request_id = request["headers"]["X-Request-Id"]
     seconds = min(TRY_SECONDS, max(0.1, deadline - monotonic()))
     try:
         # A redirect is not followed, because it would turn a POST into a GET.
@@ -192,7 +199,7 @@ def send_once(path: str, deadline: float, request: dict[str, Any]) -> Response:
     except (ValueError, requests.RequestException) as error:
         detail = f"{match[1]}, {describe_cause(error)}"
         # "from None", because the error's own text may contain the token or the query.
-        raise ServiceError("no-answer", detail=detail) from None
+        raise ServiceError("no-answer", None, request_id, detail=detail) from None
     content: Any = None
     with suppress(ValueError):  # if it is not JSON
         content = response.json()
@@ -207,7 +214,7 @@ def send_once(path: str, deadline: float, request: dict[str, Any]) -> Response:
     raise error_type(
         code,
         response.status_code,
-        response.headers.get("X-Request-Id"),
+        response.headers.get("X-Request-Id", request_id),
         content.get("reason"),
         content.get("errors", {}),
         response.headers.get("Retry-After", ""),
@@ -281,6 +288,18 @@ def compute_accountid(user_id: str) -> str:
     if not is_key or user_id != user_id.strip():
         raise ValueError(f"not 1 to 255 ASCII characters, stripped: {user_id!r}")
     return "acct_" + sha256(f"{appid()} {user_id}".encode()).hexdigest()[:16]
+
+
+def to_fields(profile: Object) -> dict[str, str | None]:
+    """Return the values of a profile as fields, of which you can change some.
+
+    For example, user.save_profile({**to_fields(profile), "phone": "+44 20 7946 0958"}).
+    """
+    fields = {}
+    for name in FIELDS:
+        property_name = re.sub("-(.)", lambda match: match[1].upper(), name)
+        fields[name] = profile[property_name]
+    return fields | (profile["fields"] or {})
 
 
 @contextmanager

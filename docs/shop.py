@@ -1,6 +1,6 @@
 """A shop that keeps its users' profiles in the service: an example of a product.
 
-Start the service, paste the two export lines that flask demo prints, and run:
+Start the service, paste the export lines that flask demo prints, and run:
 
     pip install requests && flask --app docs/shop.py run --port 5050
 

@@ -4,7 +4,8 @@ that client.mjs or the service really has. test_client_node.py runs it. */
 
 import assert from "node:assert/strict";
 import * as client from "./client.mjs";
-import { ServiceError, SignedOut, User, signUp, walk } from "./client.mjs";
+import { ServiceError, SignedOut, User, signUp } from "./client.mjs";
+import { toFields, walk } from "./client.mjs";
 import type { Account, Profile, Session } from "./client.mjs";
 
 function assertNames(names: Record<string, true>, actual: string[]): void {
@@ -22,6 +23,7 @@ const exported: Record<keyof typeof client, true> = {
   profiles: true,
   signUp: true,
   computeAccountid: true,
+  toFields: true,
   User: true,
 };
 assertNames(exported, Object.keys(client));
@@ -75,7 +77,7 @@ const profile: Record<keyof Profile, true> = {
 };
 assertNames(profile, Object.keys(saved));
 const again: Profile = await kept.saveProfile(
-  { ...fields, phone: null },
+  { ...toFields(saved), phone: null },
   saved.profileid,
   saved.updatedAt,
 );

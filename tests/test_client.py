@@ -53,12 +53,14 @@ class Proxy:
         self.app = app
         self.faults = iter([])
         self.sent = []  # the last part of each path
+        self.request_ids = []
         self.waits = []  # of the client
 
     def __call__(self, environ, start_response):
         path = environ["PATH_INFO"]
         environ["PATH_INFO"] = path.removeprefix("/prefix")
         self.sent.append(path.rpartition("/")[2])
+        self.request_ids.append(environ["HTTP_X_REQUEST_ID"])
         # Read it all, since a connection that is closed before may lose the answer.
         environ["wsgi.input"] = BytesIO(get_input_stream(environ).read())
         answer = next(self.faults, pass_on)
@@ -217,6 +219,11 @@ def fault(row):
 CASES = json.loads((ROOT / "tests/client_cases.json").read_text())
 
 
+def hide_id(text):
+    """Return the text with ID in place of the id that a client gave a request."""
+    return re.sub(r"\b([0-9a-f]{32}|[0-9a-f-]{36})\b", "ID", text)
+
+
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 @pytest.mark.parametrize("run_client", [run_python_client, run_node_client])
 def test_a_case_of_both_clients(
@@ -231,6 +238,7 @@ def test_a_case_of_both_clients(
             monkeypatch.setenv(name, value)
     proxy.faults = iter([fault(row) for row in case.get("faults", [])])
     results = run_client(client, eve, case["steps"])
+    results = json.loads(hide_id(json.dumps(results)))
     for step, result in zip(case["steps"], results, strict=True):
         if "raises" in step:
             assert_contains(result["raised"], step["raises"], results)
@@ -254,6 +262,16 @@ def test_the_sample_of_a_page(proxy, capsys, name):
     assert output.splitlines() == comments
     requests = len(proxy.sent) // 3
     assert proxy.waits == [0, 2] * requests
+
+
+def test_each_try_of_a_request_has_its_id(proxy, eve):
+    proxy.request_ids.clear()
+    proxy.faults = iter([lose, page(503), pass_on])
+    eve.account()
+    first, *others = proxy.request_ids
+    assert others == [first] * 2
+    eve.account()
+    assert proxy.request_ids.count(first) == 3
 
 
 def test_a_user_signs_up_once(proxy, client, keep):
@@ -442,7 +460,8 @@ def test_a_service_that_never_answers(
         eve.account()
     given_up.set()
     address = os.environ["PROFILES_URL"].removesuffix("/prefix/")
-    assert str(caught.value) == f"no-answer, {address}, TimeoutError"
+    message = f"no-answer, {address}, TimeoutError, request ID"
+    assert hide_id(str(caught.value)) == message
     assert proxy.waits == waits
 
 
@@ -458,16 +477,16 @@ def find_profiles(client):
 def test_a_connection_that_is_refused(proxy, client, monkeypatch):
     """It is tried again once, at once."""
     monkeypatch.setenv("PROFILES_URL", "http://127.0.0.1:1/secret")
-    message = "no-answer, http://127.0.0.1:1, Connection refused"
-    assert str(find_profiles(client)) == message
+    message = "no-answer, http://127.0.0.1:1, Connection refused, request ID"
+    assert hide_id(str(find_profiles(client))) == message
     assert proxy.waits == [0]
 
 
 @pytest.mark.parametrize("address", ["http://[::1", "http://a..b", "http://x:y"])
 def test_an_address_that_requests_refuses(proxy, client, monkeypatch, address):
     monkeypatch.setenv("PROFILES_URL", f"{address}/secret")
-    error = find_profiles(client)
-    assert re.fullmatch(rf"no-answer, {re.escape(address)}, \w+", str(error))
+    message = hide_id(str(find_profiles(client)))
+    assert re.fullmatch(rf"no-answer, {re.escape(address)}, \w+, request ID", message)
 
 
 def test_an_unknown_host(proxy, client, monkeypatch):
@@ -483,8 +502,9 @@ def test_an_unknown_host(proxy, client, monkeypatch):
     except OSError:
         with pytest.raises(client.ServiceError) as caught:
             client.User("Eve")
-    reason = "Name or service not known"
-    assert str(caught.value) == f"no-answer, https://profiles.example, {reason}"
+    assert hide_id(str(caught.value)) == (
+        "no-answer, https://profiles.example, Name or service not known, request ID"
+    )
 
 
 @pytest.mark.skipif(not shutil.which("openssl"), reason="install openssl")
@@ -505,13 +525,13 @@ def test_a_certificate_that_is_not_trusted(proxy, client, monkeypatch, tmp_path)
         monkeypatch.setenv("PROFILES_URL", address)
         thread = Thread(target=refuse)
         thread.start()
-        error = find_profiles(client)
+        message = hide_id(str(find_profiles(client)))
         thread.join()
     reason = (
         r"\[SSL: CERTIFICATE_VERIFY_FAILED\] "
         r"certificate verify failed: self.signed certificate \(_ssl\.c:\d+\)"
     )
-    assert re.fullmatch(f"no-answer, {address}, {reason}", str(error))
+    assert re.fullmatch(f"no-answer, {address}, {reason}, request ID", message)
 
 
 @pytest.mark.parametrize(
