@@ -43,8 +43,12 @@ PROFILE_FIELDS = {
 OWN_FIELD = "x-[a-z0-9]+(-[a-z0-9]+)*"  # the name of a field of the product's own
 MAX_NAME_LENGTH = 64
 
+# A date, perhaps with a time, such as 10:30 or 10:30:00.5, and a zone, such as +01:00.
 # 24:00, which Python 3.14 reads as the next day, is refused.
-ISO_DATE = r"(\d{4}-\d\d-\d\d|\d{8})([T ](?!24)\d\d:?\d\d\S*)?"
+ISO_DATE = (
+    r"(\d{4}-\d\d-\d\d|\d{8})"
+    r"([T ](?!24)\d\d:?\d\d(:?\d\d([.,]\d+)?)?(Z|[+-]\d\d(:?[0-5]\d)?)?)?"
+)
 DATE_FORMATS = (
     "%Y/%m/%d",  # 1950/01/31
     "%Y-%m-%d",  # 1950-1-31
@@ -134,17 +138,17 @@ def check_address(text: str) -> str:
     # email-validator refuses special-use domains such as .local. Emptying its list of
     # them would affect a host program, too, so the address is checked with another
     # last letter.
-    checked = re.sub(r"(\.[A-Za-z]*)[A-Za-z]\Z", r"\1x", text)
+    stand_in = re.sub(r"(\.[A-Za-z]*)[A-Za-z]\Z", r"\1x", text)
     # Deliverability would be checked over the network.
-    address = validate_email(checked, strict=True, check_deliverability=False)
-    is_normal = checked.lower() == address.normalized.lower()
+    address = validate_email(stand_in, strict=True, check_deliverability=False)
+    is_normal = stand_in.lower() == address.normalized.lower()
     if not text.isascii() and not (is_normal and is_normalized("NFC", text)):
         raise ValueError
     return text
 
 
-# These are also in the description, so JavaScript has to understand them. A copy in
-# PostgreSQL could not store NUL.
+# These are also in /openapi.json, so JavaScript has to understand them. NUL is refused
+# because PostgreSQL, to which profiles may be copied, can't store it.
 NO_NUL = r"^[^\u0000]*$"
 ADDRESS = r"^[^@\u0000]+@[^\u0000]*$"
 
@@ -233,7 +237,8 @@ def make_field(
         parse = parse_date
     checks: list[validate.Validator] = [
         validate.Regexp(pattern, error=code),
-        # Only for the description, because pre_load replaces an empty string.
+        # This puts minLength into /openapi.json. It never fails, because pre_load below
+        # replaces an empty string.
         validate.Length(min=1, error=code),
     ]
     if rule == "name":
