@@ -43,7 +43,7 @@ def create_account(
     appid = require_administrator(caller, appid)
     if administrator:
         require_operator(caller)
-    accountid = identifier_for_key("acct", idempotency_key, appid)
+    accountid = identifier_for_key(Account.PREFIX, idempotency_key, appid)
     values = {
         "accountid": accountid,
         "appid": appid,
@@ -56,7 +56,7 @@ def create_account(
     if account["externalid"] != idempotency_key:  # created by 4.0
         row = rows.get_row(Account, accountid, appid, lock=True)
         row = rows.update_account(row, {"externalid": idempotency_key})
-        account.update(Account.to_resource(row))
+        account |= Account.to_resource(row)
     profile = rows.find_row(Profile, account["profileid"], lock=True)
     account["profile"] = Profile.to_resource(profile) if profile else None
     return account
@@ -140,8 +140,8 @@ def delete_account(
     rows.block_inserts(account)
     counts = {}
     for model in (Profile, Session):
-        in_account = (model.appid == appid) & (model.accountid == accountid)
-        deletion = model.delete().where(in_account)
+        is_of_account = rows.is_in_scope(model, appid, accountid)
+        deletion = model.delete().where(is_of_account)
         counts[f"{model._meta.table_name}s"] = deletion.execute()
     Account.delete().where(Account.accountid == accountid).execute()
     return {"object": "deletion", "accountid": accountid, **counts}

@@ -158,7 +158,7 @@ class LogFormatter(logging.Formatter):
         )
 
 
-# Of the request, or else standard error
+# Writes to the wsgi.errors of the request, or to standard error outside a request
 log_handler: logging.StreamHandler[Any] = logging.StreamHandler(wsgi_errors_stream)
 log_handler.setFormatter(LogFormatter())
 

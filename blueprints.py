@@ -240,7 +240,7 @@ def send_list(
 ) -> ResponseReturnValue:
     """Return a page of what an operation lists or, with ``all``, all of it.
 
-    ``filters``: the parameters that the list has beside PAGING.
+    ``filters``: the parameters that the list has in addition to PAGING.
     """
     caller = read_caller("accountid")
     refuse_unknown_parameters(*filters, *PAGING)

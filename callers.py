@@ -156,7 +156,7 @@ def get_accessible(
 ) -> Row:
     """Return a row of the caller's own account; the operator may access every row.
 
-    ``lock`` as in get_row(). Raises what that raises, invalid-account or invalid-appid.
+    ``lock`` as in get_row(). Raises the same errors, invalid-account or invalid-appid.
     """
     appid = resolve_appid(appid)
     row = rows.get_row(model, identifier, appid, lock=lock)
@@ -176,8 +176,8 @@ def own_scope(
     """Return the scope of the rows of the caller's own account.
 
     That a caller's own account exists isn't checked here: without it, lists are empty,
-    and rows.insert() raises invalid-accountid. ``lock`` and what is raised as in
-    get_accessible().
+    and rows.insert() raises invalid-accountid. Another account is read, since the
+    operator may access it: ``lock`` and what is raised as in get_accessible().
     """
     scope = {"appid": resolve_appid(appid), "accountid": accountid or ""}
     if not is_own(caller, scope):

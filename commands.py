@@ -22,6 +22,7 @@ from formats import APPID, MAX_INT32, identifier_for_key
 from import_users import ColumnsError, import_users
 from models import (
     MODELS,
+    Account,
     ModelType,
     Resource,
     add_missing,
@@ -45,7 +46,7 @@ EXPLANATIONS = {
     "invalid-accountid": "the application has no such account",
     "invalid-appid": f"it must match {APPID}",
     "invalid-idempotency-key": "it must have 1 to 255 printable ASCII characters, no "
-    "blank at either end, and an id that no other key has",
+    "blank at either end, and an accountid that no other key has",
     "invalid-sessionid": "the application has no such session",
 }
 
@@ -154,7 +155,7 @@ def show_account_command(
     if (accountid is None) == (key is None):
         raise click.UsageError("give either ACCOUNTID or --key")
     if key is not None:
-        accountid = identifier_for_key("acct", key, resolve_appid(appid))
+        accountid = identifier_for_key(Account.PREFIX, key, resolve_appid(appid))
     account = accounts.show_account(OPERATOR, accountid, appid=appid)
     if key is not None and not accounts.has_key(account, key):
         raise ServiceError("invalid-accountid")
@@ -348,7 +349,7 @@ def copy_database_command(database_url: str) -> Resource:
                 f"{model._meta.table_name}s": model.select().count(target)
                 for model in MODELS
             }
-    except OUTAGES as error:
+    except OUTAGES as error:  # read_rows() has caught those of the source
         raise click.ClickException(f"the target: {describe_error(error)}") from None
     return {"object": "copy", **counts}
 
@@ -367,7 +368,7 @@ def read_rows() -> Iterator[tuple[ModelType, list[tuple[Any, ...]]]]:
     """Yield models, each with rows of its table, until all rows of one moment are read.
 
     Raises ClickException if the source fails. The error is caught here, because
-    copy_database_command() takes any other for the target's.
+    copy_database_command() reports any other as the target's.
     """
     try:
         with db.atomic(db.snapshot):

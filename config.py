@@ -33,7 +33,8 @@ REQUIRED_FIELDS = ("contact-email", "full-name")  # by default
 def load(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Return the checked settings. Raises SettingError.
 
-    An empty variable counts as not set. Spaces around a value are ignored.
+    Spaces around a value are ignored. An empty variable counts as not set, but one of
+    spaces alone is refused.
     """
     values = {
         name: str(value).strip(" ")

@@ -42,28 +42,33 @@ def read_users(file: IO[bytes]) -> Iterator[tuple[int, User | str]]:
     # A byte that is not UTF-8 becomes a lone surrogate: see is_utf8().
     text = TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
     reader = csv.reader(text, strict=True)
-    columns: list[str] = []
-    ids = set()
-    while True:
+    ids: set[str] = set()
+    line = 1
+    try:
+        columns = check_columns(next(reader, []))
         line = reader.line_num + 1
-        try:
-            values = next(reader, None)
-        except csv.Error as error:
-            yield line, f"stopped here: {error}"
-            return
-        if not columns:
-            columns = check_columns(values or [])
-        elif values is None:
-            return
-        elif not is_utf8(values):
-            yield line, "not UTF-8"
-        elif len(values) == len(columns):
-            user = dict(zip(columns, values, strict=True))
-            is_repeated = user["id"] in ids
-            ids.add(user["id"])
-            yield line, "repeated id" if is_repeated else user
-        elif values:  # otherwise an empty line
-            yield line, "wrong number of columns"
+        for values in reader:
+            if values:  # otherwise the line is empty
+                yield line, to_user(values, columns, ids)
+            line = reader.line_num + 1
+    except csv.Error as error:
+        yield line, f"stopped here: {error}"
+
+
+def to_user(values: list[str], columns: list[str], ids: set[str]) -> User | str:
+    """Return the user of a line, or why the user is refused.
+
+    ``ids``: those of the lines before it, to which its id is added.
+    """
+    if not is_utf8(values):
+        return "not UTF-8"
+    if len(values) != len(columns):
+        return "wrong number of columns"
+    user = dict(zip(columns, values, strict=True))
+    if user["id"] in ids:
+        return "repeated id"
+    ids.add(user["id"])
+    return user
 
 
 def is_utf8(values: list[str]) -> bool:

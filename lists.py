@@ -5,7 +5,7 @@ list is a primary key: an accountid, or the id of a profile or a session.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
@@ -26,7 +26,7 @@ from models import (
     current_timestamp,
     to_account,
 )
-from rows import find_row, to_rows
+from rows import find_row, is_in_scope, to_rows
 
 BATCH = 100  # how many rows are read at once to list all of them
 Position = str | int
@@ -51,7 +51,7 @@ class Listing:
 
     def behind(self, position: Position) -> "Listing":
         """Return the listing of the rows behind a position."""
-        return Listing(self.model, self.scope, self.email, self.active, position)
+        return replace(self, position=position)
 
 
 class Page(list[Resource]):
@@ -132,7 +132,8 @@ def read_page(listing: Listing, limit: int, offset: int = 0) -> Page:
         found = islice(search(listing, max(size, BATCH)), offset, None)
     page = list(islice(found, limit))
     rest = None
-    if page and any(found):
+    has_more = next(found, None) is not None
+    if page and has_more:
         last_position, _ = page[-1]
         rest = listing.behind(last_position)
     return Page([resource for _, resource in page], rest)
@@ -153,7 +154,8 @@ def search(listing: Listing, size: int) -> Iterator[Positioned]:
                 yield position, profile
         if len(candidates) < size:
             return
-        listing = listing.behind(position)
+        last_position, _ = candidates[-1]
+        listing = listing.behind(last_position)
 
 
 def lower_ascii(text: str | None) -> bytes:
@@ -263,13 +265,3 @@ def select_by_email(
     ]
     either = by_contact_email | by_display_email
     return either.order_by(SQL("id DESC")).limit(limit)
-
-
-def is_in_scope(
-    model: ModelType, appid: str, accountid: str | None
-) -> peewee.Expression:
-    """Return the condition that a row is of an application, or of one account of it."""
-    condition = model.appid == appid
-    if accountid is not None:
-        condition &= model.accountid == accountid
-    return condition

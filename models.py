@@ -154,7 +154,7 @@ class Profile(BaseModel):
 
     @classmethod
     def to_resource(cls, row: Row) -> Resource:
-        profile = PROFILE | row
+        profile = PROFILE | row  # in the order of PROFILE
         del profile["id"]  # all other columns are shown
         if row["fields"]:
             profile["fields"] = orjson.loads(row["fields"])
@@ -213,7 +213,7 @@ def to_account(account: Row, profile: Row | None) -> Resource:
 
 
 ModelType = type[Account] | type[Profile] | type[Session]
-# In the order in which they can be filled
+# The table to which others refer comes first.
 MODELS: tuple[ModelType, ...] = (Account, Profile, Session)
 
 

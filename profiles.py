@@ -38,20 +38,24 @@ def update_profile(
     expected = [if_match] if isinstance(if_match, str) else if_match
     profile = get_accessible(Profile, caller, profileid, appid)
     values = load_profile(body, user_profile_fields, creating=False)
-    is_latest = False
-    while True:
-        changes = to_columns(values, profile["fields"])
-        if expected is None or profile["updatedAt"] in expected:
-            if updated := rows.replace_profile(profile, changes):
-                return Profile.to_resource(updated)
-        elif is_latest:
-            if changes.items() <= profile.items():
-                return Profile.to_resource(profile)
-            raise ServiceError("profile-changed")
-        # Another request has changed it. Read it as it is committed, because a
-        # transaction of the caller's own may read an older row.
+    # What is read again is locked, so that it is read as it is committed: a transaction
+    # of the caller's own may have read an older row.
+    if not is_expected(profile, expected):
         profile = get_accessible(Profile, caller, profileid, appid, lock=True)
-        is_latest = True
+    while is_expected(profile, expected):
+        changes = to_columns(values, profile["fields"])
+        if updated := rows.replace_profile(profile, changes):
+            return Profile.to_resource(updated)
+        # Another request has changed the profile since it was read.
+        profile = get_accessible(Profile, caller, profileid, appid, lock=True)
+    if to_columns(values, profile["fields"]).items() <= profile.items():
+        return Profile.to_resource(profile)
+    raise ServiceError("profile-changed")
+
+
+def is_expected(profile: Row, expected: list[str] | None) -> bool:
+    """Return whether ``updatedAt`` is one of the expected ones; None allows any."""
+    return expected is None or profile["updatedAt"] in expected
 
 
 @retry_on_conflict
@@ -70,12 +74,13 @@ def create_profile(
     stored, or none. ``idempotency_key``: 1 to 255 printable ASCII characters; repeated
     with the same one, it changes nothing and returns the profile that was stored first.
     """
-    # Locked, because a transaction of the caller's own may not see the account yet.
+    # The operator's account is locked, because a transaction of a program's own may not
+    # see it yet.
     scope = own_scope(caller, accountid, appid, lock=True)
     values = load_profile(body, user_profile_fields, creating=True)
     default = values.pop("default", None)
     own = scope["appid"], scope["accountid"]
-    profileid = identifier_for_key("prof", idempotency_key, *own)
+    profileid = identifier_for_key(Profile.PREFIX, idempotency_key, *own)
     columns = to_columns(values) | {"profileid": profileid, **scope}
     if default == "true" or default is True:
         profile = insert_default_profile(columns)

@@ -32,7 +32,7 @@ class Created(Resource):
 
 
 def to_rows(model: ModelType, selected: Iterable[Sequence[Any]]) -> list[Row]:
-    """Return what a query has selected of a model as rows."""
+    """Return the tuples that a query of all columns of a model has selected as rows."""
     names = model._meta.sorted_field_names
     return [dict(zip(names, values, strict=True)) for values in selected]
 
@@ -80,11 +80,19 @@ def block_inserts(account: Row) -> None:
     profiles and sessions.
     """
     index = db.force_index(Account, "account_appid_accountid")
-    record = Account.select(Account.accountid).from_(index)
-    record = record.where(
-        Account.appid == account["appid"], Account.accountid == account["accountid"]
-    )
-    record.for_update(db.for_update).execute()
+    query = Account.select(Account.accountid).from_(index)
+    query = query.where(is_in_scope(Account, account["appid"], account["accountid"]))
+    query.for_update(db.for_update).execute()
+
+
+def is_in_scope(
+    model: ModelType, appid: str, accountid: str | None
+) -> peewee.Expression:
+    """Return the condition that a row is of an application, or of one account of it."""
+    condition = model.appid == appid
+    if accountid is not None:
+        condition &= model.accountid == accountid
+    return condition
 
 
 def update_account(account: Row, changes: Row) -> Row:
@@ -130,22 +138,20 @@ def insert(model: ModelType, row: Row) -> Created:
 
     Raises invalid-accountid if the account of a profile or a session was just deleted.
     """
-    for _ in range(INSERT_TRIES - 1):
+    tries = 1
+    while True:
         try:
-            return insert_now(model, row)
+            insert_row(model, **row)
+            return Created(model.to_resource(row), is_new=True)
         except peewee.IntegrityError:
             if existing := find_existing(model, row):
                 return existing
+            if tries == INSERT_TRIES:
+                raise
         # Another process has just stored a row with the same id, or the row with this
         # identifier was just deleted.
         row = new_row(model, row)
-    return insert_now(model, row)
-
-
-def insert_now(model: ModelType, row: Row) -> Created:
-    """Store a row, and return it. Raises IntegrityError."""
-    insert_row(model, **row)
-    return Created(model.to_resource(row), is_new=True)
+        tries += 1
 
 
 @built_once

@@ -61,7 +61,7 @@ def create_session(
     )
     token = token_hex(32)
     values = {
-        "sessionid": new_identifier("sess"),
+        "sessionid": new_identifier(Session.PREFIX),
         "appid": appid,
         "accountid": account["accountid"],
         "duration": seconds,
@@ -143,9 +143,8 @@ def end_sessions(
 
 def end_sessions_of(account: Row) -> int:
     """End all sessions of a locked account; return how many were running."""
-    in_application = Session.appid == account["appid"]
-    in_account = in_application & (Session.accountid == account["accountid"])
-    return mark_as_ended(in_account)
+    scope = rows.is_in_scope(Session, account["appid"], account["accountid"])
+    return mark_as_ended(scope)
 
 
 @transaction
@@ -171,9 +170,9 @@ def end_all_sessions(caller: Caller, *, appid: str | None = None) -> Resource:
 
 
 def purge_sessions(caller: Caller, days: int) -> Resource:
-    """Delete the sessions that ended or expired that many days ago, or more.
+    """Delete the sessions that ended or expired at least that many days ago.
 
-    Return how many.
+    Return the number of deleted sessions.
     """
     require_operator(caller)
     cutoff = timestamp(time.time_ns() - days * 86_400 * 10**9)

@@ -96,7 +96,6 @@ def test_a_missing_column_is_503_and_init_db_names_it(
     """Without an id of its own, a request, its answer and its line have the same."""
     monkeypatch.setattr(caplog.handler, "formatter", LogFormatter())
     app = make_app(DATABASE_URL=empty_database_url)
-    db.connect()  # which creates the tables
     execute(empty_database_url, f"ALTER TABLE {table} DROP COLUMN updatedAt")
     response = app.test_client().get("/health")
     assert_unavailable(response)

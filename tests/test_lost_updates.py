@@ -42,7 +42,9 @@ def store(app, user, profile):
 def meanwhile(monkeypatch):
     """Makes a call after the next update's read of the profile, before its write."""
 
-    def arrange(call, replace_profile=rows.replace_profile):
+    replace_profile = rows.replace_profile
+
+    def arrange(call):
         def replace_after_call(*args):
             monkeypatch.setattr(rows, "replace_profile", replace_profile)
             at_once(call)
