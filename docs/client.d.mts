@@ -112,6 +112,12 @@ export function sendRequest(
 
 export const administrate: Send;
 
+export function readPage<Row = any>(
+  send: Send,
+  path: string,
+  query?: Options,
+): Promise<{ rows: Row[]; nextQuery: Record<string, string> | null }>;
+
 export function walk<Row = any>(
   send: Send,
   path: string,

@@ -248,20 +248,29 @@ export async function administrate(method, path, options) {
 }
 
 /**
+ * Return the rows of a page of a list, and the query of the next page, or null:
+ * readPage(administrate, "accounts", { limit: 20 }). The query of the next page
+ * has `after` and all that you send, except `offset`.
+ */
+export async function readPage(send, path, query) {
+  const { headers, content } = await send("GET", path, query);
+  const next = /\?([^>]*)>; rel="next"/.exec(headers.get("Link") ?? "");
+  const nextQuery = next && Object.fromEntries(new URLSearchParams(next[1]));
+  return { rows: content ?? [], nextQuery };
+}
+
+/**
  * Yield every row of a list: walk(administrate, "sessions", { limit: 100 }).
  *
  * Throws ServiceError("invalid-after") if the last profile or session of a page
  * was deleted before the next page was read. Start again then.
  */
 export async function* walk(send, path, query) {
-  while (true) {
-    const { headers, content } = await send("GET", path, query);
-    yield* content ?? [];
-    const next = /\?([^>]*)>; rel="next"/.exec(headers.get("Link") ?? "");
-    if (!next) {
-      return;
-    }
-    query = Object.fromEntries(new URLSearchParams(next[1]));
+  let page = await readPage(send, path, query);
+  yield* page.rows;
+  while (page.nextQuery) {
+    page = await readPage(send, path, page.nextQuery);
+    yield* page.rows;
   }
 }
 

@@ -235,6 +235,22 @@ def administrate(method: str, path: str, **options: Any) -> Response:
     return send_request(method, f"administrator/{path}", token, **options)
 
 
+def read_page(
+    send: Callable[..., Response], path: str, **query: str | int
+) -> tuple[list[Object], dict[str, str] | None]:
+    """Return a page of a list, and the query of the next page, or None.
+
+    For example, read_page(administrate, "accounts", limit=20). The query of the next
+    page has ``after`` and all that you send, except ``offset``.
+    """
+    response = send("GET", path, **query)
+    rows = response.json() or []
+    if "next" not in response.links:
+        return rows, None
+    link = response.links["next"]["url"]
+    return rows, dict(parse_qsl(link.partition("?")[2]))
+
+
 def walk(
     send: Callable[..., Response], path: str, **query: str | int
 ) -> Iterator[Object]:
@@ -243,13 +259,11 @@ def walk(
     Raises ServiceError("invalid-after") if the last profile or session of a page was
     deleted before the next page was read. Start again then.
     """
-    while True:
-        response = send("GET", path, **query)
-        yield from response.json() or []
-        if "next" not in response.links:
-            return
-        link = response.links["next"]["url"]
-        query = dict(parse_qsl(link.partition("?")[2]))
+    rows, next_query = read_page(send, path, **query)
+    yield from rows
+    while next_query:
+        rows, next_query = read_page(send, path, **next_query)
+        yield from rows
 
 
 def accounts(limit: int = 100, **query: str) -> Iterator[Object]:

@@ -9,7 +9,6 @@ Its users are in the file shop.db. The one named by SHOP_ADMINISTRATOR can list 
 
 import os
 import sqlite3
-from itertools import islice
 from secrets import token_urlsafe
 
 import client
@@ -155,14 +154,10 @@ def users() -> ResponseReturnValue:
         return page("", "This page is for the administrator."), 403
     names = ["email", "after"]
     query = {name: request.args[name] for name in names if request.args.get(name)}
-    find, identifier = client.accounts, "accountid"
-    if "email" in query:
-        find, identifier = client.profiles, "profileid"
-    rows = list(islice(find(PAGE_SIZE + 1, **query), PAGE_SIZE + 1))
-    next_page = None
-    if len(rows) > PAGE_SIZE:
-        rows.pop()  # the next page starts with it
-        next_page = {**query, "after": rows[-1][identifier]}
+    path = "profiles" if "email" in query else "accounts"
+    rows, next_page = client.read_page(
+        client.administrate, path, limit=PAGE_SIZE, **query
+    )
     select = "SELECT name FROM users WHERE accountid = ?"
     users = [(db.execute(select, [row["accountid"]]).fetchone(), row) for row in rows]
     return page(USERS, users=users, next_page=next_page)

@@ -18,6 +18,7 @@ const exported: Record<keyof typeof client, true> = {
   SignedOut: true,
   sendRequest: true,
   administrate: true,
+  readPage: true,
   walk: true,
   accounts: true,
   profiles: true,
@@ -104,6 +105,10 @@ for await (const row of client.accounts({ accountid })) {
 for await (const row of client.profiles({ email: "a@example.com" })) {
   assert.deepEqual(row, await kept.profile(row.profileid));
 }
+const page = await client.readPage<Account>(client.administrate, "accounts");
+const next: string | undefined = page.nextQuery?.["after"];
+assert.equal(next, undefined);
+assert.ok(page.rows.some((row) => row.accountid === accountid));
 for await (const row of walk<Profile>(kept.send, "profiles", { accountid })) {
   const changed: Account = await kept.setDefaultProfile(row.profileid);
   assert.equal(changed.profileid, row.profileid);

@@ -569,6 +569,19 @@ def test_a_walk(proxy, client, eve, administrator):
     assert proxy.waits == [0, 0, 0, 0]
 
 
+def test_a_page(proxy, client, eve, administrator):
+    for name in "abc":
+        eve.create_profile(named("Eve"), name)
+    listed = administrator.profiles()
+    query = {"accountid": eve.accountid, "limit": 2}
+    rows, next_query = client.read_page(client.administrate, "profiles", **query)
+    after = rows[-1]["profileid"]
+    assert next_query == {"accountid": eve.accountid, "limit": "2", "after": after}
+    others, end = client.read_page(client.administrate, "profiles", **next_query)
+    assert (rows + others, end) == (listed, None)
+    assert client.read_page(eve.send, "profiles", accountid=eve.accountid)[0] == listed
+
+
 def test_a_password_in_netrc_does_not_replace_the_token(eve, monkeypatch, tmp_path):
     file = tmp_path / "netrc"
     file.write_text("machine 127.0.0.1 login ada password secret\n")
