@@ -131,8 +131,8 @@ def read_page(listing: Listing, limit: int, offset: int = 0) -> Page:
     else:  # only profiles that have the address count for the offset
         found = islice(search(listing, max(size, BATCH)), offset, None)
     page = list(islice(found, limit))
-    rest = None
     has_more = next(found, None) is not None
+    rest = None
     if page and has_more:
         last_position, _ = page[-1]
         rest = listing.behind(last_position)
