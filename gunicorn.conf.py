@@ -6,9 +6,11 @@ import socket
 import struct
 import sys
 import time
+from bisect import insort
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from operator import attrgetter
 from selectors import EVENT_READ
 from typing import Any
 from urllib.parse import quote
@@ -31,11 +33,11 @@ workers = checked["WEB_CONCURRENCY"]
 PORT = os.environ.get("PORT")
 if not PORT:  # with PORT, gunicorn listens on all addresses
     bind = "127.0.0.1:8000"
-forwarder_headers = ""  # with SCRIPT_NAME, a path could pass a proxy's rules
+forwarder_headers = ""  # a client's SCRIPT_NAME could get a path past a proxy
 threads = 4  # enough to overlap waits for the database; more would contend for the GIL
 graceful_timeout = 6  # seconds to finish what was accepted: some platforms wait 10
 keepalive = 130  # seconds: longer than routers keep idle connections (Caddy: 120)
-preload_app = True  # so that a bad setting ends the start; it also saves memory
+preload_app = True  # so that a bad setting prevents the start; it also saves memory
 control_socket_disable = True  # nothing uses it
 worker_connections = 900  # each is an open file, of which most systems allow 1,024
 sendfile = False  # so that gunicorn counts the bytes it sends
@@ -43,8 +45,8 @@ sendfile = False  # so that gunicorn counts the bytes it sends
 FIVE_SECONDS = struct.pack("ll", 5, 0)  # a struct timeval
 MAX_HEAD = 65_536  # bytes of the first line and the headers of a request
 HEAD_SECONDS = 15  # how long its client may take to send them
-# How long to wait for a client to close, and how much to read from it meanwhile: a
-# reset could overtake the response if it is still sending, and nginx would send a 502.
+# Wait this long for a client to close, and read this much from it meanwhile: if it is
+# still sending, a reset could overtake the response, and nginx would send a 502.
 CLOSE_SECONDS = 0.2
 CLOSE_BYTES = 16_000_000
 
@@ -70,10 +72,10 @@ def pre_fork(server: Any, worker: Any) -> None:
 def post_worker_init(worker: Any) -> None:
     """Pin the worker to its core, if there is at least one worker for each core.
 
-    Its threads run one at a time anyway, and so don't pass Python's lock between cores.
-    Without this and without accept() below, lists get 10 to 17 % slower at eight
-    clients; at two clients, two of three measurements fell from 2,800 to 1,000 requests
-    a second; and the 99th percentile of the response time doubles.
+    Its threads run one at a time anyway, and on one core they don't pass the GIL from
+    core to core. Without this and without accept() below, lists get 10 to 17 % slower
+    at eight clients; at two clients, two of three measurements fell from 2,800 to 1,000
+    requests a second; and the 99th percentile of the response time doubles.
     """
     if CORES and len(CORES) <= workers:
         with suppress(OSError):  # the machine may allow no choice, or fewer by now
@@ -99,8 +101,10 @@ class SharingWorker(ThreadWorker):
         """Give a connection to a thread once the head of a request has arrived.
 
         Otherwise a client that sends nothing, or a byte now and then, occupies the
-        thread. A client whose head gets too long is disconnected.
+        thread. A client whose head gets too long, or takes too long, is disconnected.
         """
+        if self.cfg.is_ssl:  # no head can be read before it is decrypted
+            return super().enqueue_req(conn)
         unparsed = conn.parser.unreader.buf.getvalue() if conn.parser else b""
         arrived = peek(conn.sock)
         # The poller waited for this many bytes. Fewer mean that the client has closed.
@@ -122,12 +126,13 @@ class SharingWorker(ThreadWorker):
             conn.sock.setsockopt(
                 socket.SOL_SOCKET, socket.SO_RCVLOWAT, conn.awaited_size
             )
-            self.pending_conns.append(conn)
+            # murder_pending() stops at the first that may still wait.
+            insort(self.pending_conns, conn, key=attrgetter("timeout"))
             on_readable = partial(self.on_pending_socket_readable, conn)
             self.poller.register(conn.sock, EVENT_READ, on_readable)
 
     def murder_pending(self) -> None:
-        """Close connections whose heads did not arrive in time: in 2 seconds at a stop.
+        """Close connections whose heads don't arrive in time: at a stop, in 2 seconds.
 
         gunicorn gives kept connections 2 seconds, but these the whole graceful_timeout.
         """

@@ -3,11 +3,15 @@
 import os
 import re
 import runpy
+import shutil
 import signal
 import socket
+import ssl
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from http.client import HTTPSConnection
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -191,7 +195,7 @@ def test_clients_without_a_token_occupy_no_thread(serve, tmp_path, head, more, p
 
 
 def test_a_head_that_does_not_arrive_ends_its_connection(serve, tmp_path):
-    """After 15 seconds, also if its client goes on sending."""
+    """After 15 seconds, also if its client goes on sending, and others are younger."""
     service = serve(f"sqlite:///{tmp_path}/x.db", WEB_CONCURRENCY="1")
     began = time.monotonic()
 
@@ -205,8 +209,16 @@ def test_a_head_that_does_not_arrive_ends_its_connection(serve, tmp_path):
                     break
         return time.monotonic() - began
 
+    def open_silent_connections():
+        with ExitStack() as stack:
+            while not ended.wait(0.5):
+                stack.enter_context(connected(service, ""))
+
+    ended = Event()
     heads = ["", "GET /live HTTP/1.1\r\nX"] * 20
-    with ThreadPoolExecutor(40) as pool:
+    with ThreadPoolExecutor(41) as pool, ExitStack() as stack:
+        stack.callback(ended.set)
+        pool.submit(open_silent_connections)
         for seconds in pool.map(seconds_until_closed, heads):
             assert 14 < seconds < 25
 
@@ -224,6 +236,27 @@ def test_a_client_that_closes_costs_no_time(serve, tmp_path, head, half):
         before = cpu_seconds_of_workers(service)
         time.sleep(1)
         assert cpu_seconds_of_workers(service) - before < 0.5
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="install openssl")
+def test_gunicorn_can_serve_https(tmp_path):
+    """Both requests of a kept connection get a response."""
+    subject = "-subj /CN=x -addext subjectAltName=IP:127.0.0.1 -keyout key -out x"
+    command = f"openssl req -x509 -newkey rsa:2048 -nodes {subject}"
+    subprocess.run(command.split(), cwd=tmp_path, check=True, capture_output=True)
+    service = Program(tmp_path, DATABASE_URL=f"sqlite:///{tmp_path}/x.db")
+    options = ["--certfile", tmp_path / "x", "--keyfile", tmp_path / "key"]
+    service.start(*PROCFILE, *options)
+    try:
+        wait_until(lambda: "Booting worker" in service.log())
+        context = ssl.create_default_context(cafile=tmp_path / "x")
+        client = HTTPSConnection("127.0.0.1", service.port, context=context)
+        for _ in range(2):
+            client.request("GET", "/live")
+            assert client.getresponse().read().startswith(b'{"object":"health"')
+        client.close()
+    finally:
+        service.kill()
 
 
 @pytest.mark.parametrize(
