@@ -73,8 +73,8 @@ class SQLite(peewee.SqliteDatabase):
 
     def connect(self, reuse_if_open: bool = False) -> bool:
         with suppress(OSError):  # opening the file raises the better error
-            # Create it private to the owner.
-            Path(self.database).touch(0o600, exist_ok=False)
+            # Create it private to the owner, also where a symbolic link points to.
+            Path(self.database).resolve().touch(0o600, exist_ok=False)
         return super().connect(reuse_if_open)
 
     def force_index(self, model: type[peewee.Model], index: str) -> Any:
@@ -101,7 +101,7 @@ class SQLite(peewee.SqliteDatabase):
         deadline = time.monotonic() + LOCK_SECONDS
         if sql.startswith("SELECT"):
             return self.retry_while_locked(sql, params, deadline)
-        # Without write_lock, it is the deadline: the statement is executed only once.
+        # After a failed acquire(), the deadline has passed: one try, without retries.
         has_lock = self.write_lock.acquire(timeout=LOCK_SECONDS)
         try:
             return self.retry_while_locked(sql, params, deadline)

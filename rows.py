@@ -32,7 +32,7 @@ class Created(Resource):
 
 
 def to_rows(model: ModelType, selected: Iterable[Sequence[Any]]) -> list[Row]:
-    """Return the tuples that a query of all columns of a model has selected as rows."""
+    """Return as rows the tuples that a query of all columns of a model selected."""
     names = model._meta.sorted_field_names
     return [dict(zip(names, values, strict=True)) for values in selected]
 
@@ -73,7 +73,7 @@ def select_by_identifier(
 
 
 def block_inserts(account: Row) -> None:
-    """Make those who insert a profile or a session of an account wait until the commit.
+    """Make inserts of an account's profiles and sessions wait until the commit.
 
     This locks the index record that InnoDB reads to check the foreign key. To avoid
     deadlocks, every transaction locks in this order: the account's row, this record,

@@ -33,7 +33,7 @@ from werkzeug.test import Client
 
 import database
 import models
-from accounts import create_account
+from accounts import create_account, delete_account
 from callers import OPERATOR
 from database import built_once, db, retry_on_conflict
 from database_url import parse_database_url
@@ -237,6 +237,14 @@ def test_the_file_keeps_what_is_acknowledged_and_is_its_owners_alone(
         assert filemode(file.stat().st_mode) == "-rw-------"
 
 
+@on_sqlite
+def test_a_new_file_behind_a_symbolic_link_is_its_owners_alone(make_app, tmp_path):
+    link = tmp_path / "link.db"
+    link.symlink_to(tmp_path / "real.db")
+    make_app(DATABASE_URL=f"sqlite:///{link}")
+    assert filemode((tmp_path / "real.db").stat().st_mode) == "-rw-------"
+
+
 @on_mysql
 @pytest.mark.parametrize("caller", ["the operator", "the user"])
 @pytest.mark.parametrize("operation", [set_default_profile, delete_profile])
@@ -425,6 +433,27 @@ def test_a_write_waits_for_those_of_other_threads_until_its_deadline(app, monkey
         create = pool.submit(copy_context().run, create_account, OPERATOR)
         account = create.result(timeout=5)
     assert Account.get_by_id(account["accountid"])
+
+
+@on_sqlite
+def test_a_write_beside_a_lock_fails_at_its_deadline(app, monkeypatch, database_url):
+    monkeypatch.setattr(database, "LOCK_SECONDS", 0.1)
+    with cursor_of(database_url) as cursor:
+        cursor.execute("BEGIN IMMEDIATE")
+        with pytest.raises(peewee.OperationalError, match="^database is locked$"):
+            create_account(OPERATOR)
+        with pytest.raises(peewee.OperationalError, match="^database is locked$"):
+            Account.update(profileid=None).execute()
+
+
+@on_mysql
+def test_a_create_for_an_account_that_is_deleted_during_its_transaction(user):
+    caller = user.caller
+    with db.atomic():
+        assert Account.select().exists()  # what is read later is as old as this
+        at_once(in_context(delete_account, OPERATOR, caller.accountid))
+        with pytest.raises(ServiceError, match="^invalid-accountid$"):
+            create_profile(caller, caller.accountid, named("Ada"))
 
 
 @on_sqlite
