@@ -49,7 +49,7 @@ def create_app(overrides: dict[str, Any] | None = None) -> Flask:
     app.json = OrjsonProvider(app)
     app.url_map.merge_slashes = False  # a redirect would repeat the Host header
     logger = logging.getLogger(app.name)
-    if not has_level_handler(logger):  # like Flask, add none to a host program's
+    if not has_level_handler(logger):  # a host program may have handlers of its own
         logger.addHandler(log_handler)
     app.before_request(check_path)
     app.after_request(add_headers)

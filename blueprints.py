@@ -188,8 +188,9 @@ def read_caller(parameter: str | None = None) -> SessionCaller:
 def read_caller_and_body(parameter: str) -> tuple[SessionCaller, dict[str, Any]]:
     """Return the caller and the body of the request.
 
-    The token is looked up first, so that nobody without one makes a thread wait for a
-    body. ``parameter`` as in read_caller(). Raises what that and read_body() raise.
+    The token is looked up first, so that a client without one can't make a thread wait
+    for the body. ``parameter`` as in read_caller(). Raises the errors of read_caller()
+    and read_body().
     """
     caller = read_caller(parameter)
     began = time.monotonic()

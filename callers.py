@@ -176,8 +176,8 @@ def own_scope(
     """Return the scope of the rows of the caller's own account.
 
     That a caller's own account exists isn't checked here: without it, lists are empty,
-    and rows.insert() raises invalid-accountid. Another account is read, since the
-    operator may access it: ``lock`` and what is raised as in get_accessible().
+    and rows.insert() raises invalid-accountid. Another account is looked up, because
+    the operator may access it; ``lock`` and the errors are those of get_accessible().
     """
     scope = {"appid": resolve_appid(appid), "accountid": accountid or ""}
     if not is_own(caller, scope):

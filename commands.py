@@ -1,4 +1,4 @@
-"""The Flask commands. Each but ``demo`` prints one JSON object on one line."""
+"""The Flask commands. All except ``demo`` print one JSON object on one line."""
 
 import json
 import os
@@ -46,7 +46,7 @@ EXPLANATIONS = {
     "invalid-accountid": "the application has no such account",
     "invalid-appid": f"it must match {APPID}",
     "invalid-idempotency-key": "it must have 1 to 255 printable ASCII characters, no "
-    "blank at either end, and an accountid that no other key has",
+    "space at either end, and an accountid that no other key has",
     "invalid-sessionid": "the application has no such session",
 }
 
@@ -185,8 +185,8 @@ def create_session_command(
 def create_administrator_command(appid: str | None, duration: int) -> Resource:
     """Create an administrator and print its first token.
 
-    The token is part of a session. Store it, because it won't be shown again. If you
-    repeat the command, it creates another administrator.
+    This prints a session, which contains the token. Store the token, because it won't
+    be shown again. If you repeat the command, it creates another administrator.
 
     Example: flask create-administrator
     """
@@ -248,22 +248,22 @@ def end_session_command(sessionid: str, appid: str | None) -> Resource:
 @command()
 @click.argument("accountid", required=False)
 @click.option(
-    "--all", "everybody", is_flag=True, help="End those of all ordinary accounts."
+    "--all", "all_accounts", is_flag=True, help="End those of all ordinary accounts."
 )
 @appid_option
 def end_sessions_command(
-    accountid: str | None, everybody: bool, appid: str | None
+    accountid: str | None, all_accounts: bool, appid: str | None
 ) -> Resource:
-    """End all sessions of an account, or of all ordinary accounts.
+    """End the sessions of one account, or of all accounts.
 
     Give either the ACCOUNTID or --all. Prints how many were running. This signs a user
     or all users out everywhere, or revokes all tokens of an administrator.
 
     Example: flask end-sessions acct_9b1d4e6f8a2c7035
     """
-    if everybody == (accountid is not None):
+    if all_accounts == (accountid is not None):
         raise click.UsageError("give either ACCOUNTID or --all")
-    if everybody:
+    if all_accounts:
         return sessions.end_all_sessions(OPERATOR, appid=appid)
     return sessions.end_sessions(OPERATOR, accountid, appid=appid)
 
@@ -399,11 +399,12 @@ def insert_rows(target: Engine, model: ModelType, rows: list[tuple[Any, ...]]) -
 def import_users_command(
     ctx: click.Context, file: str | None, appid: str | None
 ) -> None:
-    """Import users from a CSV file, or from standard input if FILE is "-".
+    """Import users from a CSV file.
 
-    The first line names the columns: id, which is your product's id for the user, and
-    configured fields. Each user gets an account and a default profile. A user who has
-    an account is left unchanged, so you can safely repeat the import.
+    If FILE is "-", standard input is read. The first line names the columns: id, which
+    is your product's id for the user, and configured fields. Each user gets an account
+    and a default profile. A user who has an account is left unchanged, so you can
+    safely repeat the import.
 
     Prints how many were imported, and a line on standard error for each user who is
     refused; the exit status is then 1. At a broken line the import stops; the users

@@ -33,8 +33,8 @@ REQUIRED_FIELDS = ("contact-email", "full-name")  # by default
 def load(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Return the checked settings. Raises SettingError.
 
-    Spaces around a value are ignored. An empty variable counts as not set, but one of
-    spaces alone is refused.
+    Spaces around a value are ignored. An empty variable counts as not set, but one with
+    only spaces is refused.
     """
     values = {
         name: str(value).strip(" ")
@@ -49,17 +49,17 @@ def load(variables: Mapping[str, Any]) -> dict[str, Any]:
             reason = f"must be a whole number from {minimum} to {maximum}"
             raise SettingError(name, value, reason)
         checked[name] = int(value)
-    checked["PROFILE_LENGTHS"] = checked_lengths(checked)
+    checked["PROFILE_LENGTHS"] = check_lengths(checked)
     appid = values.get("APPID", "default")
     if not re.fullmatch(APPID, appid):
         raise SettingError("APPID", appid, f"must match {APPID}")
     checked["APPID"] = appid
     url = values.get("DATABASE_URL", "sqlite:///profiles.db")
     checked["DATABASE_URL"] = parse_database_url(url)
-    return checked | checked_fields(values)
+    return checked | check_fields(values)
 
 
-def checked_lengths(numbers: dict[str, int]) -> dict[str, tuple[int, int]]:
+def check_lengths(numbers: dict[str, int]) -> dict[str, tuple[int, int]]:
     """Return the minimum and maximum length, in characters, of each field with bounds.
 
     Raises SettingError.
@@ -75,7 +75,7 @@ def checked_lengths(numbers: dict[str, int]) -> dict[str, tuple[int, int]]:
     return lengths
 
 
-def checked_fields(values: dict[str, str]) -> dict[str, tuple[str, ...]]:
+def check_fields(values: dict[str, str]) -> dict[str, tuple[str, ...]]:
     """Return both lists of fields, each as a tuple of names. Raises SettingError."""
     optional = split_names("OPTIONAL_PROFILE_FIELDS", values, ())
     default = tuple(name for name in REQUIRED_FIELDS if name not in optional)
@@ -96,8 +96,8 @@ def split_names(
     is_known = all(name in PROFILE_FIELDS or is_own_field(name) for name in names)
     if not is_known or len(set(names)) < len(names):
         reason = (
-            f"must list each field once, out of {', '.join(PROFILE_FIELDS)}, "
-            "and fields of your own, such as x-postal-address"
+            f"must list each field once, and only {', '.join(PROFILE_FIELDS)} "
+            "or fields of your own, such as x-postal-address"
         )
         raise SettingError(variable, values[variable], reason)
     return names

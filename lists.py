@@ -40,7 +40,7 @@ class Listing:
     ``scope``: their ``appid`` and perhaps their ``accountid``.
     ``email``: only profiles that have this address, ignoring the case of ASCII letters.
     ``active``: only sessions that neither ended nor expired.
-    ``position``: only rows behind it.
+    ``position``: only rows after it.
     """
 
     model: ModelType
@@ -49,8 +49,8 @@ class Listing:
     active: bool = False
     position: Position | None = None
 
-    def behind(self, position: Position) -> "Listing":
-        """Return the listing of the rows behind a position."""
+    def after(self, position: Position) -> "Listing":
+        """Return the listing of the rows after a position."""
         return replace(self, position=position)
 
 
@@ -76,8 +76,8 @@ class Paging:
     """The keyword arguments of each list, which say what part of it is read.
 
     ``limit``: the maximum number of rows, by default PAGE_SIZE. ``offset``: how many
-    are skipped. Both are numbers or their strings. ``after``, an identifier: only what
-    comes behind it. ``all``: if it is true, everything, whatever the limit and offset.
+    are skipped. Both are numbers, or strings of digits. ``after``, an identifier: only
+    the rows after it. ``all``: if it is true, all rows, whatever the limit and offset.
     """
 
     limit: int | str | None = None
@@ -97,7 +97,7 @@ def read_list(listing: Listing, paging: Paging) -> Page | None:
     limit = parse_number("limit", paging.limit, current_app.config["PAGE_SIZE"])
     offset = parse_number("offset", paging.offset, 0)
     if paging.after:
-        listing = listing.behind(find_position(listing, paging.after))
+        listing = listing.after(find_position(listing, paging.after))
     return read_page(listing, limit, offset) or None
 
 
@@ -135,7 +135,7 @@ def read_page(listing: Listing, limit: int, offset: int = 0) -> Page:
     rest = None
     if page and has_more:
         last_position, _ = page[-1]
-        rest = listing.behind(last_position)
+        rest = listing.after(last_position)
     return Page([resource for _, resource in page], rest)
 
 
@@ -155,7 +155,7 @@ def search(listing: Listing, size: int) -> Iterator[Positioned]:
         if len(candidates) < size:
             return
         last_position, _ = candidates[-1]
-        listing = listing.behind(last_position)
+        listing = listing.after(last_position)
 
 
 def lower_ascii(text: str | None) -> bytes:
@@ -183,7 +183,7 @@ def select_page(listing: Listing, limit: int, offset: int = 0) -> list[Positione
 
 
 def split_accounts(selected: list[tuple[Any, ...]]) -> list[Positioned]:
-    """Return accounts, each with its default profile, whose columns end its row."""
+    """Split joined rows into accounts, each with its default profile."""
     width = len(Account._meta.sorted_field_names)
     accounts = to_rows(Account, [values[:width] for values in selected])
     profiles = to_rows(Profile, [values[width:] for values in selected])
@@ -250,9 +250,9 @@ def select_by_email(
 ) -> peewee.Query:
     """Select profiles that may have an address, newest first.
 
-    The index of each column finds them; on MySQL it also ignores accents. Each column
-    has its own SELECT, because MariaDB uses no index for an OR with ORDER BY, and each
-    ends where the batch does, because many profiles can share an address.
+    The index of each column finds them; MySQL's also ignores accents. Each column has
+    its own SELECT, because MariaDB uses no index for an OR with ORDER BY, and its own
+    LIMIT, because many profiles can share an address.
     """
     by_contact_email, by_display_email = [
         Profile.select()

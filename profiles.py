@@ -71,8 +71,8 @@ def create_profile(
     """Store a new profile of the caller's own account and return it.
 
     With ``default`` exactly ``true`` it also becomes the account's default: both are
-    stored, or none. ``idempotency_key``: 1 to 255 printable ASCII characters; repeated
-    with the same one, it changes nothing and returns the profile that was stored first.
+    stored, or neither. ``idempotency_key``: 1 to 255 printable ASCII characters. If it
+    has created a profile before, nothing is stored, and that is returned as it is now.
     """
     # The operator's account is locked, because a transaction of a program's own may not
     # see it yet.
@@ -143,7 +143,7 @@ def list_profiles(
     """Return the application's profiles, newest first, or None if there are none.
 
     ``accountid``: only profiles of this account. ``email``: only profiles that have
-    this address, ignoring the case of ASCII letters; an empty one finds nobody.
+    this address, ignoring the case of ASCII letters; an empty one finds no profile.
     ``paging``: see Paging in lists.py.
     """
     scope = administrator_scope(caller, accountid, appid)

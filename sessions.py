@@ -115,7 +115,7 @@ def end_session(
 ) -> Resource:
     """End a session of the caller's own account, if it has not ended; return it.
 
-    Only the operator ends an administrator's sessions.
+    Only the operator can end an administrator's sessions.
     """
     if caller.administrator and not is_operator(caller):
         raise ServiceError("invalid-account")
@@ -151,10 +151,10 @@ def end_sessions_of(account: Row) -> int:
 def mark_as_ended(condition: peewee.Expression) -> int:
     """Mark the matching sessions as ended; return how many of them were running."""
     now = current_timestamp()
-    ended = Session.update(endedAt=now, updatedAt=next_timestamp())
-    ended = ended.where(condition, Session.endedAt.is_null())
-    count = ended.where(Session.expiresAt > now).execute()
-    ended.execute()
+    update = Session.update(endedAt=now, updatedAt=next_timestamp())
+    update = update.where(condition, Session.endedAt.is_null())
+    count = update.where(Session.expiresAt > now).execute()
+    update.execute()
     return count
 
 

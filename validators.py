@@ -104,14 +104,14 @@ def parse_date(text: str) -> str:
     # strptime() would also accept other digits, and more than one blank.
     if not text.isascii() or re.search(r"(?<![\w,]) ", text):
         raise ValueError
-    moment = parse_moment(text)
-    offset = moment.utcoffset()
+    parsed = parse_datetime(text)
+    offset = parsed.utcoffset()
     if offset and abs(offset) > MAX_UTC_OFFSET:
         raise ValueError
-    return moment.date().isoformat()
+    return parsed.date().isoformat()
 
 
-def parse_moment(text: str) -> datetime:
+def parse_datetime(text: str) -> datetime:
     """Return a date with its time, if it has one. Raises ValueError."""
     if re.fullmatch(ISO_DATE, text):
         return datetime.fromisoformat(text)
@@ -136,8 +136,8 @@ def check_address(text: str) -> str:
     if len(text) > 254:
         raise ValueError
     # email-validator refuses special-use domains such as .local. Emptying its list of
-    # them would affect a host program, too, so the address is checked with another
-    # last letter.
+    # them would affect a host program, too, so the address is checked with its last
+    # letter replaced.
     stand_in = re.sub(r"(\.[A-Za-z]*)[A-Za-z]\Z", r"\1x", text)
     # Deliverability would be checked over the network.
     address = validate_email(stand_in, strict=True, check_deliverability=False)

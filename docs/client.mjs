@@ -29,7 +29,7 @@ const TRY_SECONDS = 15; // seconds that one response may take
 
 const FIELDS = `full-name contact-email display-email display-name company-name
   dob phone occupation location website`.split(/\s+/);
-// The service ignores most other names, so sendRequest() refuses them.
+// The service ignores unknown fields, so sendRequest() refuses them.
 const BODY_NAMES = [...FIELDS, "default", "duration"];
 // A field that the service's settings add, at most 64 characters long.
 const OWN_FIELD = /^x-[a-z0-9]+(-[a-z0-9]+)*$/;
@@ -92,11 +92,11 @@ export class SignedOut extends ServiceError {}
 /**
  * Send a request and return the response. Throws ServiceError.
  *
- * Without a response, the request is sent again once, at once; after a 502, 503
- * or 504, up to four times. The options are the body, the key, ifMatch and the
- * parameters. Throws TypeError for an unknown field or parameter, and for an
- * empty parameter: without an accountid, for example, an administrator's list
- * has the rows of all users.
+ * If no response arrives, the request is retried once, immediately; after a
+ * 502, 503 or 504, up to four times. The options are the body, the key, ifMatch
+ * and the parameters. Throws TypeError for an unknown field or parameter, and
+ * for an empty parameter, which would count as not sent: without a sessionid,
+ * for example, end-session ends the session of the token.
  */
 export async function sendRequest(method, path, token, options = {}) {
   const { body, key, ifMatch, ...query } = options;
@@ -315,7 +315,8 @@ export function computeAccountid(userId) {
   const isKey = typeof userId === "string" && /^[ -~]{1,255}$/.test(userId);
   if (!isKey || userId !== userId.trim()) {
     const shown = JSON.stringify(userId);
-    throw new TypeError(`not 1 to 255 ASCII characters, stripped: ${shown}`);
+    const reason = "must be 1 to 255 printable ASCII characters, trimmed";
+    throw new TypeError(`${reason}: ${shown}`);
   }
   const hash = createHash("sha256").update(`${appid()} ${userId}`);
   return "acct_" + hash.digest("hex").slice(0, 16);
@@ -334,8 +335,8 @@ export function toFields(profile) {
   return fields;
 }
 
-/** Ignore the code, which says that another request has done the same. */
-async function doneAlready(code, promise) {
+/** Ignore this code, which says that there is nothing left to do. */
+async function ignoreCode(code, promise) {
   try {
     await promise;
   } catch (error) {
@@ -346,7 +347,7 @@ async function doneAlready(code, promise) {
 }
 
 /**
- * A user who has signed up, by your id for the user.
+ * A user who has signed up, identified by your id for the user.
  *
  * Without the `token` and the `sessionid` that you have stored, call signIn()
  * first. The session that it starts lasts `duration` seconds, at most a year:
@@ -468,7 +469,7 @@ export class User {
   /** Delete a profile. If it was the default, the user has none afterwards. */
   async deleteProfile(profileid) {
     const deletion = this.send("DELETE", "delete-profile", { profileid });
-    await doneAlready("invalid-profileid", deletion);
+    await ignoreCode("invalid-profileid", deletion);
   }
 
   /** Yield the running sessions, newest first: where the user is signed in. */
@@ -480,12 +481,12 @@ export class User {
   /** End one of the user's sessions, to sign the user out on another device. */
   async endSession(sessionid) {
     const end = this.send("PATCH", "end-session", { sessionid });
-    await doneAlready("invalid-sessionid", end);
+    await ignoreCode("invalid-sessionid", end);
   }
 
   /** End this session. Discard the User: another call throws SignedOut. */
   async signOut() {
-    await doneAlready("sign-in-required", this.send("PATCH", "end-session"));
+    await ignoreCode("sign-in-required", this.send("PATCH", "end-session"));
   }
 
   /** End all sessions. Discard the User: another call throws SignedOut. */
@@ -498,6 +499,6 @@ export class User {
   async delete() {
     const { accountid } = this;
     const deletion = administrate("DELETE", "delete-account", { accountid });
-    await doneAlready("invalid-accountid", deletion);
+    await ignoreCode("invalid-accountid", deletion);
   }
 }

@@ -49,7 +49,7 @@ FIELDS = (
     "full-name contact-email display-email display-name company-name dob phone "
     "occupation location website"
 ).split()
-# The service ignores most other names, so send_request() refuses them.
+# The service ignores unknown fields, so send_request() refuses them.
 BODY_NAMES = [*FIELDS, "default", "duration"]
 # A field that the service's settings add, at most 64 characters long.
 OWN_FIELD = "x-[a-z0-9]+(-[a-z0-9]+)*"
@@ -107,10 +107,10 @@ def send_request(
 ) -> Response:
     """Send a request and return the response. Raises ServiceError.
 
-    Without a response, the request is sent again once, at once; after a 502, 503 or
-    504, up to four times. Raises ValueError for an unknown field or parameter, and for
-    a parameter that is None or empty, because requests would leave out None: without
-    an accountid, for example, an administrator's list has the rows of all users.
+    If no response arrives, the request is retried once, immediately; after a 502, 503
+    or 504, up to four times. Raises ValueError for an unknown field or parameter, and
+    for a parameter that is None or empty, because it would count as not sent: without a
+    sessionid, for example, end-session ends the session of the token.
     """
     check_names(body or {}, query)
     headers = {
@@ -300,7 +300,8 @@ def compute_accountid(user_id: str) -> str:
     # HTTP strips whitespace around a header, so "x " and "x" would be one account.
     is_key = isinstance(user_id, str) and re.fullmatch("[ -~]{1,255}", user_id)
     if not is_key or user_id != user_id.strip():
-        raise ValueError(f"not 1 to 255 ASCII characters, stripped: {user_id!r}")
+        reason = "must be 1 to 255 printable ASCII characters, trimmed"
+        raise ValueError(f"{reason}: {user_id!r}")
     return "acct_" + sha256(f"{appid()} {user_id}".encode()).hexdigest()[:16]
 
 
@@ -317,8 +318,8 @@ def to_fields(profile: Object) -> dict[str, str | None]:
 
 
 @contextmanager
-def done_already(code: str) -> Iterator[None]:
-    """Ignore the code, which says that another request has done the same."""
+def ignore_code(code: str) -> Iterator[None]:
+    """Ignore this code, which says that there is nothing left to do."""
     try:
         yield
     except ServiceError as error:
@@ -327,11 +328,11 @@ def done_already(code: str) -> Iterator[None]:
 
 
 class User:
-    """A user who has signed up, by your id for the user.
+    """A user who has signed up, identified by your id for the user.
 
     Without the ``token`` and the ``sessionid`` that you have stored, this starts a
-    session that lasts ``duration`` seconds, at most a year: choose how long your own
-    session lasts. If the account was deleted, it raises
+    session that lasts ``duration`` seconds, at most a year: use the lifetime of your
+    own session. If the account was deleted, it raises
     ServiceError("invalid-accountid"). ``user.accountid`` is the id of the account.
     """
 
@@ -427,7 +428,7 @@ class User:
 
     def delete_profile(self, profileid: str) -> None:
         """Delete a profile. If it was the default, the user has none afterwards."""
-        with done_already("invalid-profileid"):
+        with ignore_code("invalid-profileid"):
             self.send("DELETE", "delete-profile", profileid=profileid)
 
     def sessions(self, limit: int = 100) -> Iterator[Object]:
@@ -437,12 +438,12 @@ class User:
 
     def end_session(self, sessionid: str) -> None:
         """End one of the user's sessions, to sign the user out on another device."""
-        with done_already("invalid-sessionid"):
+        with ignore_code("invalid-sessionid"):
             self.send("PATCH", "end-session", sessionid=sessionid)
 
     def sign_out(self) -> None:
         """End this token's session. Discard the User: another call raises SignedOut."""
-        with done_already("sign-in-required"):
+        with ignore_code("sign-in-required"):
             self.send("PATCH", "end-session")
 
     def sign_out_everywhere(self) -> None:
@@ -451,5 +452,5 @@ class User:
 
     def delete(self) -> None:
         """Delete the account with its profiles and sessions."""
-        with done_already("invalid-accountid"):
+        with ignore_code("invalid-accountid"):
             administrate("DELETE", "delete-account", accountid=self.accountid)

@@ -94,7 +94,7 @@ NO_SESSION = "invalid-sessionid: the application has no such session"
 BAD_APPID = "invalid-appid: it must match [A-Za-z0-9._-]{1,64}"
 BAD_KEY = (
     "invalid-idempotency-key: it must have 1 to 255 printable ASCII characters, no "
-    "blank at either end, and an accountid that no other key has"
+    "space at either end, and an accountid that no other key has"
 )
 NO_DURATION = "Invalid value for '--duration': {} is not in the range 1<=x<=2147483647."
 NO_DAYS = "Invalid value for '--days': {} is not in the range 0<=x<=36500."

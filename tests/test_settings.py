@@ -15,8 +15,8 @@ from validators import PROFILE_FIELDS
 CA = ssl.get_default_verify_paths().cafile
 NUMBER = "must be a whole number from 1 to 2147483647"
 FIELDS = (
-    f"must list each field once, out of {', '.join(PROFILE_FIELDS)}, "
-    "and fields of your own, such as x-postal-address"
+    f"must list each field once, and only {', '.join(PROFILE_FIELDS)} "
+    "or fields of your own, such as x-postal-address"
 )
 LISTS = ["USER_PROFILE_FIELDS", "OPTIONAL_PROFILE_FIELDS"]
 # The variable, the value, and the reason.
