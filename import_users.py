@@ -113,7 +113,7 @@ def import_user(user: User, appid: str | None) -> str:
             if not account.is_new:
                 return "unchanged"
             if not re.fullmatch(ISO_DATE_OR_NOTHING, user.get("dob", "")):
-                raise ServiceError("invalid-dob")
+                body["dob"] = "-"  # is refused below, with all other wrong fields
             create_profile(
                 OPERATOR,
                 account["accountid"],

@@ -20,7 +20,7 @@ LINES = {
     9: "u-8,Jos\udce9,jose@example.com,,",  # a byte of Latin-1
     10: 'u-7,"Grace,\r\nHopper",grace@example.com,,',
     12: "",
-    13: "u-9,Lea,lea@,,",
+    13: "u-9,Lea,lea@,1/2/1950,",
 }
 REFUSED = """\
 line 3: invalid-dob
@@ -30,7 +30,7 @@ line 6: wrong number of columns
 line 7: wrong number of columns
 line 8: repeated id
 line 9: not UTF-8
-line 13: invalid-contact-email
+line 13: invalid-contact-email, invalid-dob
 """
 
 
