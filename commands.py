@@ -254,10 +254,11 @@ def end_session_command(sessionid: str, appid: str | None) -> Resource:
 def end_sessions_command(
     accountid: str | None, all_accounts: bool, appid: str | None
 ) -> Resource:
-    """End the sessions of one account, or of all accounts.
+    """End all sessions of an account, or of all users.
 
-    Give either the ACCOUNTID or --all. Prints how many were running. This signs a user
-    or all users out everywhere, or revokes all tokens of an administrator.
+    Give either the ACCOUNTID or --all, which leaves out administrators. Prints how many
+    were running. This signs a user or all users out everywhere, or revokes all tokens
+    of an administrator.
 
     Example: flask end-sessions acct_9b1d4e6f8a2c7035
     """

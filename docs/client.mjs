@@ -489,13 +489,19 @@ export class User {
     await ignoreCode("sign-in-required", this.send("PATCH", "end-session"));
   }
 
-  /** End all sessions. Discard the User: another call throws SignedOut. */
+  /**
+   * End all sessions of the user with this id, whose token isn't used. Discard
+   * the User: another call throws SignedOut.
+   */
   async signOutEverywhere() {
     const { accountid } = this;
     await administrate("PATCH", "end-sessions", { accountid });
   }
 
-  /** Delete the account with its profiles and sessions. */
+  /**
+   * Delete the account of the user with this id, whose token isn't used. Its
+   * profiles and sessions are deleted, too.
+   */
   async delete() {
     const { accountid } = this;
     const deletion = administrate("DELETE", "delete-account", { accountid });

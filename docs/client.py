@@ -447,10 +447,16 @@ class User:
             self.send("PATCH", "end-session")
 
     def sign_out_everywhere(self) -> None:
-        """End all sessions. Discard the User: another call raises SignedOut."""
+        """End all sessions of the user with this id, whose token isn't used.
+
+        Discard the User: another call raises SignedOut.
+        """
         administrate("PATCH", "end-sessions", accountid=self.accountid)
 
     def delete(self) -> None:
-        """Delete the account with its profiles and sessions."""
+        """Delete the account of the user with this id, whose token isn't used.
+
+        Its profiles and sessions are deleted, too.
+        """
         with ignore_code("invalid-accountid"):
             administrate("DELETE", "delete-account", accountid=self.accountid)
