@@ -126,7 +126,7 @@ class SharingWorker(ThreadWorker):
             conn.sock.setsockopt(
                 socket.SOL_SOCKET, socket.SO_RCVLOWAT, conn.awaited_size
             )
-            # murder_pending() stops at the first that may still wait.
+            # Sorted, because murder_pending() stops at the first that may still wait.
             insort(self.pending_conns, conn, key=attrgetter("timeout"))
             on_readable = partial(self.on_pending_socket_readable, conn)
             self.poller.register(conn.sock, EVENT_READ, on_readable)

@@ -74,8 +74,8 @@ def create_profile(
     stored, or neither. ``idempotency_key``: 1 to 255 printable ASCII characters. If it
     has created a profile before, nothing is stored, and that is returned as it is now.
     """
-    # The operator's account is locked, because a transaction of a program's own may not
-    # see it yet.
+    # For the operator, the account is locked, and so read as it is committed, because a
+    # transaction of a program's own might not see it yet.
     scope = own_scope(caller, accountid, appid, lock=True)
     values = load_profile(body, user_profile_fields, creating=True)
     default = values.pop("default", None)
