@@ -26,6 +26,7 @@ from errors import HTTP_CODES, ServiceError, as_line
 from models import create_tables
 from openapi import description, docs
 from outages import OUTAGES, is_outage, log_error, redact
+from turns import TURN_SECONDS, TurnMiddleware
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -44,13 +45,14 @@ def create_app(overrides: dict[str, Any] | None = None) -> Flask:
     checked = config.load(os.environ | overrides)
     app = Flask(__name__, static_folder=None)
     app.config.update(overrides, **checked)
-    # One byte more than a body may have: see read_bytes() in body.py.
-    app.config["MAX_CONTENT_LENGTH"] = checked["MAXIMUM_POST_DATA_LENGTH"] + 1
+    max_body = app.config["MAX_CONTENT_LENGTH"] = checked["MAXIMUM_POST_DATA_LENGTH"]
+    app.wsgi_app = TurnMiddleware(app.wsgi_app, max_body)
     app.json = OrjsonProvider(app)
     app.url_map.merge_slashes = False  # a redirect would repeat the Host header
     logger = logging.getLogger(app.name)
     if not has_level_handler(logger):  # a host program may have handlers of its own
         logger.addHandler(log_handler)
+    app.before_request(check_turn)
     app.before_request(check_path)
     app.after_request(add_headers)
     for blueprint in (*BLUEPRINTS, description, docs, commands):
@@ -88,6 +90,17 @@ class OrjsonProvider(JSONProvider):
         return orjson.loads(s)
 
 
+def check_turn() -> None:
+    """Refuse a request that waited for its turn in vain. Raises database-unavailable.
+
+    Only a database that hangs or is locked makes so many others take so long.
+    """
+    if "profiles.no_turn" in request.environ:
+        message = "database unavailable: no turn within %s seconds"
+        current_app.logger.error(message, TURN_SECONDS)
+        raise ServiceError("database-unavailable")
+
+
 def check_path() -> None:
     """Refuse a path that does not begin with exactly one slash.
 
@@ -103,7 +116,7 @@ def add_headers(response: Response) -> Response:
     headers = HEADERS | {"X-Request-Id": get_request_id()}
     if response.direct_passthrough:  # a file of the page: browsers may keep it
         del headers["Cache-Control"]
-    response.headers.update(headers)
+    response.headers.extend(headers)
     return response
 
 

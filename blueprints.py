@@ -4,7 +4,6 @@ A view has the name of its operation. body.py reads the body.
 """
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -24,12 +23,12 @@ from lists import BATCH, Page, walk
 from models import MODELS, Resource, check_tables
 from outages import is_outage, log_error, redact
 from rows import Created
+from turns import in_turns
 
 View = Callable[[], ResponseReturnValue]
 
 PAGING = ("all", "limit", "offset", "after")  # parameters that each list has
 PREFIXES = {model.KEY: model.PREFIX for model in MODELS}
-SLOW_BODY_SECONDS = 1
 BLUEPRINTS: list[Blueprint] = []
 
 
@@ -186,18 +185,11 @@ def read_caller(parameter: str | None = None) -> SessionCaller:
 
 
 def read_caller_and_body(parameter: str) -> tuple[SessionCaller, dict[str, Any]]:
-    """Return the caller and the body of the request.
+    """Return the caller and the body of the request. ``parameter`` as in read_caller().
 
-    The token is looked up first, so that a client without one can't make a thread wait
-    for the body. ``parameter`` as in read_caller(). Raises the errors of read_caller()
-    and read_body().
+    Raises the errors of read_caller() and then those of read_body().
     """
-    caller = read_caller(parameter)
-    began = time.monotonic()
-    body = read_body()
-    if time.monotonic() - began > SLOW_BODY_SECONDS:
-        caller = read_caller(parameter)  # the session may have been ended meanwhile
-    return caller, body
+    return read_caller(parameter), read_body()
 
 
 def call_operation(operation: Callable[..., Resource], parameter: str) -> Resource:
@@ -275,7 +267,7 @@ def json_chunks(page: Page | None) -> Iterator[bytes]:
         return
     separator = b"["
     try:
-        for resources in walk(page):
+        for resources in in_turns(walk(page)):
             yield separator + orjson.dumps(resources)[1:-1]  # without its brackets
             separator = b","
     except Exception as error:

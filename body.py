@@ -5,9 +5,9 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import orjson
-from flask import current_app, request
+from flask import request
 from werkzeug.datastructures import MultiDict
-from werkzeug.exceptions import RequestEntityTooLarge
+from werkzeug.exceptions import ClientDisconnected
 from werkzeug.formparser import FormDataParser
 
 from errors import ServiceError
@@ -65,15 +65,6 @@ def parse_form(data: bytes) -> dict[str, str]:
 def read_bytes() -> bytes:
     """Return the bytes of the body. Raises invalid-body or RequestEntityTooLarge."""
     try:
-        data = request.get_data()
-    except RequestEntityTooLarge:
-        raise
-    except Exception as error:  # gunicorn's, which have no other base in common
+        return request.get_data()
+    except ClientDisconnected as error:  # turns.py received only a part of it
         raise ServiceError("invalid-body") from error
-    # Flask's own limit is one byte higher (see app.py), because Flask cuts a chunked
-    # body at its limit without an error.
-    if len(data) > current_app.config["MAXIMUM_POST_DATA_LENGTH"]:
-        raise RequestEntityTooLarge
-    if len(data) < (request.content_length or 0):
-        raise ServiceError("invalid-body")
-    return data

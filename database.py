@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache, wraps
 from pathlib import Path
-from threading import Lock, local
+from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 
 import peewee
@@ -54,9 +54,45 @@ STATEMENT_LIMIT = f"""
 db: Any = peewee.DatabaseProxy()  # the database of the process
 
 
-class SQLite(peewee.SqliteDatabase):
+class SharedConnections(peewee.Database):
+    """A mixin for databases: a thread that releases its connection lets others use it.
+
+    So a process has as many connections as threads that use the database at once. The
+    pool of Peewee would ping a server before each use, and roll back after it.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.idle: list[Any] = []
+
+    def open_connection(self) -> Any:
+        return super()._connect()
+
+    def _connect(self) -> Any:
+        try:
+            return self.idle.pop()
+        except IndexError:
+            return self.open_connection()
+
+    def release(self) -> None:
+        """Release the thread's connection, unless a transaction is open."""
+        if not self.is_closed() and not self.in_transaction():
+            self.idle.append(self.connection())
+            self.dispose()
+
+    def close(self) -> bool:
+        """Close the thread's connection, and all that are idle: they may be lost."""
+        was_open = super().close()
+        idle, self.idle = self.idle, []
+        for connection in idle:
+            connection.close()
+        return was_open
+
+
+class SQLite(SharedConnections, peewee.SqliteDatabase):
     """SQLite in WAL mode, where a commit returns once it is on the disk."""
 
+    turns = 2  # how many requests run at once: a read waits only for the GIL
     unlimited: dict[str, Any] = {}  # connect_params of commands: no limit on statements
     snapshot = "DEFERRED"  # for db.atomic(): reads as of one moment, without a lock
     add_email_index = """CREATE INDEX profile_appid_{0}
@@ -67,15 +103,16 @@ class SQLite(peewee.SqliteDatabase):
             url.name,
             pragmas={"journal_mode": "wal", "synchronous": "FULL", "foreign_keys": 1},
             timeout=0,  # execute_sql() waits instead
+            check_same_thread=False,
             field_types={"ASCII": "TEXT"},
         )
         self.write_lock = Lock()
 
-    def connect(self, reuse_if_open: bool = False) -> bool:
+    def open_connection(self) -> Any:
         with suppress(OSError):  # opening the file raises the better error
             # Create it private to the owner, also where a symbolic link points to.
             Path(self.database).resolve().touch(0o600, exist_ok=False)
-        return super().connect(reuse_if_open)
+        return super().open_connection()
 
     def force_index(self, model: type[peewee.Model], index: str) -> Any:
         """Return what to select from: SQLite itself chooses the right index."""
@@ -127,13 +164,15 @@ class SQLite(peewee.SqliteDatabase):
             pause = min(pause * 1.02, 0.005)
 
 
-class MySQL(ReconnectMixin, peewee.MySQLDatabase):
+class MySQL(SharedConnections, ReconnectMixin, peewee.MySQLDatabase):
     """MySQL or MariaDB over PyMySQL.
 
     ReconnectMixin resends a statement if its connection was lost, unless a transaction
     is open. An INSERT is still stored only once: the resent one fails, because its
     identifier exists.
     """
+
+    turns = 4  # how many requests run at once: enough to overlap waits for the server
 
     unlimited = {"read_timeout": None, "init_command": SESSION_SETTINGS}
     snapshot = "REPEATABLE READ"  # for db.atomic(): reads as of one moment
@@ -169,25 +208,24 @@ class MySQL(ReconnectMixin, peewee.MySQLDatabase):
             },
             **url.server,
         )
-        self.thread = local()
 
     def connect(self, reuse_if_open: bool = False) -> bool:
-        """Connect before Peewee calls _connect(), which it does under a lock.
+        """Open a connection before Peewee does, which holds a lock meanwhile.
 
         So threads connect side by side: when a server hangs, each would otherwise wait
         for the time limits of all threads before it.
         """
-        if self.is_closed():
-            try:
-                self.thread.connection = super()._connect()
-            except pymysql.Error as error:
-                raise peewee.OperationalError(error, *error.args) from error
-            except RuntimeError as error:  # a login plugin needs another package
-                raise peewee.OperationalError(PLUGIN_CANNOT_LOAD, str(error)) from error
+        if self.is_closed() and not self.idle:
+            self.idle.append(self.open_connection())
         return super().connect(reuse_if_open)
 
-    def _connect(self) -> Any:
-        return self.thread.connection
+    def open_connection(self) -> Any:
+        try:
+            return super().open_connection()
+        except pymysql.Error as error:
+            raise peewee.OperationalError(error, *error.args) from error
+        except RuntimeError as error:  # a login plugin needs another package
+            raise peewee.OperationalError(PLUGIN_CANNOT_LOAD, str(error)) from error
 
     def force_index(self, model: type[peewee.Model], index: str) -> Any:
         """Return a table to select from by this index.

@@ -10,6 +10,7 @@ import sys
 import time
 from contextlib import closing, suppress
 from functools import partial
+from threading import Barrier, Thread
 from urllib.parse import urlsplit
 
 import peewee
@@ -188,6 +189,43 @@ def test_a_connection_that_is_killed_three_times_is_replaced(
 
 
 @on_mysql
+def test_requests_in_many_threads_share_few_connections(empty_database_url, make_app):
+    """As many as have a turn at once. close() closes those that are idle, too."""
+    user = sign_in(make_app(DATABASE_URL=empty_database_url))
+    db.close()
+    threads = [Thread(target=user.create, args=[named("Ada")]) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert 1 <= len(connections(empty_database_url)) <= db.turns
+    db.close()
+    wait_until(lambda: not connections(empty_database_url))
+
+
+@on_mysql
+def test_idle_connections_that_are_killed_are_replaced(
+    app, administrator, database_url
+):
+    """The first statement on one of them fails. The second uses no other idle one."""
+    barrier = Barrier(3)
+
+    def release():
+        db.connect()
+        barrier.wait()
+        db.release()
+
+    threads = [Thread(target=release) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    cut_connections(database_url)
+    assert administrator.create(named("Ada")).status_code == 201
+    assert administrator.create(named("Ada", default="true")).status_code == 201
+
+
+@on_mysql
 def test_a_transaction_whose_connection_is_killed_is_undone(
     app, administrator, database_url
 ):
@@ -325,6 +363,17 @@ def test_a_server_that_comes_cuts_connections_goes_and_hangs(
         began = time.monotonic()
         statuses(requests * 4)
         assert time.monotonic() - began < 20
+    # Whoever has no turn after 5 seconds gets its 503; /live needs none.
+    live = Client(service.app).get
+    with Threads(24) as pool:
+        began = time.monotonic()
+        answers = [pool.submit(health) for _ in range(24)]
+        while not all(answer.done() for answer in answers):
+            before = time.monotonic()
+            assert live("/live").status_code == 200
+            assert time.monotonic() - before < 2
+    assert {answer.result().status_code for answer in answers} == {503}
+    assert time.monotonic() - began < 11
     started = start(url, wait=False)
     get = Client(started.app).get
     assert_unavailable(wait_until(lambda: get("/health")))

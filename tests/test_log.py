@@ -180,43 +180,68 @@ def test_the_longest_line_is_written_at_once(service):
 GET = "GET /health HTTP/1.1\r\nHost: x\r\n"
 SIGNED_GET = f"{GET}Authorization: Bearer {TOKEN}\r\n"
 CHUNKS = "POST /nowhere HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+# What gunicorn refuses of each, if the app doesn't refuse it
 MALFORMED = {
-    "a header without a colon": f"{GET}Bearer {TOKEN}\r\n\r\n",
-    "a header without a name": f"{GET}: {TOKEN}\r\n\r\n",
-    "a blank in a name": f"{GET}Bearer {TOKEN}: x\r\n\r\n",
-    "a header of two lines": f"{GET}Authorization:\r\n {TOKEN}\r\n\r\n",
-    "a control character": f"{GET}Authorization: {TOKEN}\x01\r\n\r\n",
-    "a long header": f"{GET}Authorization: {TOKEN * 150}\r\n\r\n",
-    "many headers": SIGNED_GET * 100 + "\r\n",
-    "two lengths": f"{SIGNED_GET}Content-Length: 0\r\nContent-Length: 0\r\n\r\n",
-    "a length and chunks": f"{SIGNED_GET}Content-Length: 0\r\n{CHUNKS[-30:]}",
-    "a version": f"GET / HTTP/{TOKEN}\r\n\r\n",
-    "a method": f"{TOKEN} / HTTP/1.1\r\n\r\n",
-    "a target that is no URI": f"GET http://[{TOKEN} HTTP/1.1\r\n\r\n",
-    "a long first line": f"GET /{TOKEN * 70} HTTP/1.1\r\n\r\n",
-    "LF": SIGNED_GET.replace("\r\n", "\n") + "\n",
-    "TLS": f"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\n{TOKEN}",
-    "a proxy's line": f"PROXY TCP4 {TOKEN} x 1 1\r\n{GET}\r\n",
-    "half a head": SIGNED_GET,
-    "a chunk's size": f"{CHUNKS}{TOKEN}x\r\n\r\n",
-    "a chunk's end": f"{CHUNKS}1\r\n{TOKEN}\r\n0\r\n\r\n",
+    "a header without a colon": ("InvalidHeader", f"{GET}Bearer {TOKEN}\r\n\r\n"),
+    "a header without a name": ("InvalidHeader", f"{GET}: {TOKEN}\r\n\r\n"),
+    "a blank in a name": ("InvalidHeaderName", f"{GET}Bearer {TOKEN}: x\r\n\r\n"),
+    "a header of two lines": (
+        "ObsoleteFolding",
+        f"{GET}Authorization:\r\n {TOKEN}\r\n\r\n",
+    ),
+    "a control character": (
+        "InvalidHeader",
+        f"{GET}Authorization: {TOKEN}\x01\r\n\r\n",
+    ),
+    "a long header": (
+        "LimitRequestHeaders",
+        f"{GET}Authorization: {TOKEN * 150}\r\n\r\n",
+    ),
+    "many headers": ("InvalidHeader", SIGNED_GET * 100 + "\r\n"),
+    "two lengths": (
+        "InvalidHeader",
+        f"{SIGNED_GET}Content-Length: 0\r\nContent-Length: 0\r\n\r\n",
+    ),
+    "a length and chunks": (
+        "InvalidHeader",
+        f"{SIGNED_GET}Content-Length: 0\r\n{CHUNKS[-30:]}",
+    ),
+    "a version": ("InvalidHTTPVersion", f"GET / HTTP/{TOKEN}\r\n\r\n"),
+    "a method": ("InvalidRequestMethod", f"{TOKEN} / HTTP/1.1\r\n\r\n"),
+    "a target that is no URI": (
+        "InvalidRequestLine",
+        f"GET http://[{TOKEN} HTTP/1.1\r\n\r\n",
+    ),
+    "a long first line": ("LimitRequestLine", f"GET /{TOKEN * 70} HTTP/1.1\r\n\r\n"),
+    "LF": ("InvalidRequestLine", SIGNED_GET.replace("\r\n", "\n") + "\n"),
+    "TLS": (
+        "InvalidRequestLine",
+        f"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\n{TOKEN}",
+    ),
+    "a proxy's line": (
+        "InvalidRequestLine",
+        f"PROXY TCP4 {TOKEN} x 1 1\r\n{GET}\r\n",
+    ),
+    "half a head": ("", SIGNED_GET),
+    "a chunk's size": ("", f"{CHUNKS}{TOKEN}x\r\n\r\n"),
+    "a chunk's end": ("", f"{CHUNKS}1\r\n{TOKEN}\r\n0\r\n\r\n"),
 }
 
 
 @on_sqlite
-@pytest.mark.parametrize(
-    "text",
-    MALFORMED.values(),
-    ids=MALFORMED,
-)
-def test_a_malformed_request_leaves_no_token_in_the_log(service, text):
+@pytest.mark.parametrize("error, text", MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_request_leaves_no_token_in_the_log(service, error, text):
+    """A line says what gunicorn has refused, without its value."""
     start = len(service.log())
     with socket.create_connection(("127.0.0.1", service.port)) as wire:
         wire.sendall(text.encode("latin-1"))
         wire.shutdown(socket.SHUT_WR)
         answer = wire.makefile("rb").read()
     assert re.match(rb"HTTP/1.1 (4..|501) |$", answer)
-    assert TOKEN not in service.log()[start:]
+    log = service.log()[start:]
+    assert TOKEN not in log
+    refused = re.findall(r"Invalid request from ip=127.0.0.1: (\S+)\n", log)
+    assert refused == error.split()
 
 
 def test_a_defect_is_logged_without_the_query_of_its_request(capfd):
@@ -227,7 +252,7 @@ def test_a_defect_is_logged_without_the_query_of_its_request(capfd):
     except ValueError:
         logger.exception("Error handling request %s %s", "GET", "/?secret")
     log = capfd.readouterr().err
-    assert "Error handling request\nTraceback " in log
+    assert "Error handling request: ValueError\nTraceback " in log
     assert log.endswith("ValueError: a defect\n")
     assert "secret" not in log
 

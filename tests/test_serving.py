@@ -59,6 +59,8 @@ ONE_CORE = f"env -u WEB_CONCURRENCY taskset -c {min(os.sched_getaffinity(0))}"
         ("", {"PORT": ""}, "bind", "['127.0.0.1:8000']"),
         ("", {"WEB_CONCURRENCY": "3"}, "workers", "3"),
         (ONE_CORE, {}, "workers", "1"),
+        ("", {"WEB_CONCURRENCY": "3"}, "threads", "21"),
+        ("", {"WEB_CONCURRENCY": "100"}, "threads", "4"),
         ("", {}, "keepalive", "130"),  # seconds; Caddy keeps a connection for 120
         ("", {}, "graceful_timeout", "6"),  # seconds; some platforms kill after 10
     ],
@@ -88,7 +90,7 @@ def test_a_platform_without_a_database_is_warned(monkeypatch, variables, warning
     lines = []
     log = SimpleNamespace(warning=lines.append)
     hooks = load_hooks(monkeypatch, **variables)
-    hooks.when_ready(SimpleNamespace(log=log, LISTENERS=[]))
+    hooks.when_ready(SimpleNamespace(log=log))
     assert len(lines) == warnings
 
 
@@ -134,93 +136,121 @@ def is_occupied(service):
             return True
 
 
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A service with two workers for this file."""
+    folder = tmp_path_factory.mktemp("served")
+    service = Program(folder, DATABASE_URL=f"sqlite:///{folder}/x.db")
+    service.start()
+    try:
+        service.wait_until_up()
+        yield service
+    finally:
+        service.kill()
+
+
+@pytest.fixture
+def administrator(served):
+    """An administrator of the service to which something broken is sent."""
+    return sign_in(served.app, administrator=True)
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
 @pytest.mark.parametrize(
     "text",
-    [HALF_BODY, UNREAD],
-    ids=["a body", "a response"],
+    ["GET /live HTTP/1.1\r\nX", HALF_BODY, UNREAD],
+    ids=["a head", "a body", "a response"],
 )
-def test_a_client_that_stalls_is_given_up(serve, tmp_path, text):
+def test_a_client_that_stalls_is_given_up(tmp_path, kind, text):
     """There are more of them than threads, so others wait until then."""
-    service = serve(f"sqlite:///{tmp_path}/x.db", WEB_CONCURRENCY="1")
-    text = text.format(sign_in(service.app))
-    with ExitStack() as stack:
-        for _ in range(5):
-            stack.enter_context(connected(service, text))
-        wait_until(lambda: is_occupied(service))
-        wait_until(lambda: not is_occupied(service))
-    assert "Traceback" not in service.log()
+    service = Program(tmp_path, DATABASE_URL=f"sqlite:///{tmp_path}/x.db")
+    socket_file = f"{tmp_path}/socket"
+    options = f"-b 127.0.0.1:{service.port} -b unix:{socket_file} -w 1 --threads 2"
+    service.start(*PROCFILE, *options.split())
+    try:
+        service.wait_until_up()
+        text = text.format(sign_in(service.app))
+        with ExitStack() as stack:
+            for _ in range(3):
+                if kind == "unix":
+                    wire = stack.enter_context(socket.socket(socket.AF_UNIX))
+                    wire.connect(socket_file)
+                    wire.sendall(text.encode())
+                else:
+                    stack.enter_context(connected(service, text))
+            wait_until(lambda: is_occupied(service))
+            wait_until(lambda: not is_occupied(service))
+        assert "Traceback" not in service.log()
+    finally:
+        service.kill()
 
 
-SLOW_POST = (
+LIST = (
+    f"GET {PROFILES}?all=all HTTP/1.1\r\nHost: x\r\n"
+    "Authorization: Bearer {0.token}\r\n"
+)
+JSON = (
     f"POST {CREATE}?accountid=acct_0123456789abcdef HTTP/1.1\r\nHost: x\r\n"
     "Content-Type: application/json\r\n"
 )
-WRONG_TOKEN = f"Authorization: Bearer {'0' * 64}\r\n"
-# Each is what a client without a token sends, and then goes on sending.
+# Each is what a client sends, and what it then goes on sending; it reads nothing.
 HOLDERS = {
     "nothing": ("", ""),
     "a slow head": ("GET /live HTTP/1.1\r\nX", "x"),
     "a slow second head": (f"{HEALTH}\r\n{HEALTH}X", "x"),
+    "a head in small segments": ("GET /live HTTP/1.1\r\nX", "x" * 100),
     "HTTP/1.0, left open": ("GET /live HTTP/1.0\r\n\r\n", ""),
     "TLS": ("\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", ""),
-    "a slow body": (f"{SLOW_POST}Content-Length: 60000\r\n\r\n", "{"),
-    "slow chunks": (f"{SLOW_POST}{CHUNKED}", "1\r\n{\r\n"),
-    "a wrong token": (f"{SLOW_POST}{WRONG_TOKEN}Content-Length: 60000\r\n\r\n", "{"),
-    "another path": ("POST /x HTTP/1.1\r\nContent-Length: 60000\r\n\r\n", "{"),
+    "a slow body": (f"{JSON}Content-Length: 60000\r\n\r\n", "{{"),
+    "a slow body with a token": (f"{POST}Content-Length: 60000\r\n\r\n", "x"),
+    "slow chunks": (f"{JSON}{CHUNKED}", "1\r\n{{\r\n"),
+    "an unread file": (UNREAD, ""),
+    "an unread list": (f"{LIST}\r\n", ""),
 }
 
 
-@pytest.mark.parametrize("pause", [0.05, 0.003])
+@pytest.mark.parametrize("urgent", [b"", b"!"], ids=["", "urgent"])
 @pytest.mark.parametrize("head, more", HOLDERS.values(), ids=HOLDERS)
-def test_clients_without_a_token_occupy_no_thread(serve, tmp_path, head, more, pause):
-    """Forty of them at once: another client gets its response within a second."""
-    service = serve(f"sqlite:///{tmp_path}/x.db", WEB_CONCURRENCY="1")
+def test_slow_clients_keep_nobody_waiting(served, head, more, urgent):
+    """Twenty-four at once: others get their responses within a second.
+
+    Urgent data makes a socket readable, but isn't read with the other data.
+    """
+    user = sign_in(served.app, administrator=True)
+    more = more.format(user).encode()
     ended = Event()
 
-    def hold():
-        with connected(service, head) as wire:
+    def send_more():
+        while not ended.wait(0.2):
+            for wire in wires:
+                with suppress(OSError):  # the service has closed this one
+                    wire.send(more, socket.MSG_DONTWAIT)
+
+    with ExitStack() as stack, ThreadPoolExecutor(1) as pool:
+        wires = [
+            stack.enter_context(connected(served, head.format(user))) for _ in range(24)
+        ]
+        for wire in wires:
             wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with suppress(ConnectionError):
-                while not ended.wait(pause):
-                    wire.sendall(more.encode())
-
-    with ThreadPoolExecutor(40) as pool, ExitStack() as stack:
-        stack.callback(ended.set)
-        holders = [pool.submit(hold) for _ in range(40)]
-        for _ in range(5):
-            assert not is_occupied(service)
-    for holder in holders:
-        holder.result()
-    assert "Traceback" not in service.log()
+            wire.send(urgent, socket.MSG_OOB)
+        pool.submit(send_more)
+        try:
+            for _ in range(5):
+                assert not is_occupied(served)
+                assert user.get(f"{PROFILES}?limit=1").status_code == 200
+                time.sleep(0.5)
+        finally:
+            ended.set()
+    assert "Traceback" not in served.log()
 
 
-def test_a_head_that_does_not_arrive_ends_its_connection(serve, tmp_path):
-    """After 15 seconds, also if its client goes on sending, and others are younger."""
-    service = serve(f"sqlite:///{tmp_path}/x.db", WEB_CONCURRENCY="1")
-    began = time.monotonic()
-
-    def seconds_until_closed(text):
-        with connected(service, text) as wire, suppress(ConnectionError):
-            wire.settimeout(0.1)
-            for _ in range(600):
-                wire.sendall(text[-1:].encode())
-                with suppress(TimeoutError):
-                    assert wire.recv(1) == b""
-                    break
-        return time.monotonic() - began
-
-    def open_silent_connections():
-        with ExitStack() as stack:
-            while not ended.wait(0.5):
-                stack.enter_context(connected(service, ""))
-
-    ended = Event()
-    heads = ["", "GET /live HTTP/1.1\r\nX"] * 20
-    with ThreadPoolExecutor(41) as pool, ExitStack() as stack:
-        stack.callback(ended.set)
-        pool.submit(open_silent_connections)
-        for seconds in pool.map(seconds_until_closed, heads):
-            assert 14 < seconds < 25
+def test_many_silent_clients_at_once_keep_nobody_waiting(served):
+    """gunicorn by itself gives each of them a thread for five seconds."""
+    with ExitStack() as stack:
+        for _ in range(200):
+            stack.enter_context(connected(served, ""))
+        for _ in range(3):
+            assert not is_occupied(served)
 
 
 @pytest.mark.parametrize("head", ["", "GET /live HTTP/1.1\r\nX"])
@@ -262,50 +292,40 @@ def test_gunicorn_can_serve_https(tmp_path):
 @pytest.mark.parametrize(
     "status, head, rest",
     [
-        ("401", SLOW_POST, "Content-Length: 2\r\n\r\n{}"),
-        ("401", SLOW_POST, f"{CHUNKED}2\r\n{{}}\r\n0\r\n\r\n"),
-        ("401", SLOW_POST, f"{CHUNKED}x\r\n"),
+        ("401", JSON, "Content-Length: 2\r\n\r\n{}"),
+        ("401", JSON, f"{CHUNKED}2\r\n{{}}\r\n0\r\n\r\n"),
         ("404", "POST /x HTTP/1.1\r\n", "Content-Length: 2\r\n\r\n{}"),
         ("405", "POST /live HTTP/1.1\r\n", "Content-Length: 2\r\n\r\n{}"),
-        ("413", POST, f"Content-Length: 5000000\r\n\r\n{'x' * 5_000_000}"),
         ("200", "GET /live HTTP/1.1\r\n", "Content-Length: 2\r\n\r\n{}"),
+        ("201", POST, f"Content-Length: {len(FORM)}\r\n\r\n{FORM}"),
+        ("201", POST, f"{CHUNKED}{len(FORM):x}\r\n{FORM}\r\n0\r\n\r\n"),
     ],
-    ids="no token, chunks, broken chunk, path, method, too large, GET".split(", "),
+    ids="no token, chunks, path, method, GET, form, form in chunks".split(", "),
 )
-def test_a_body_that_is_not_read_ends_its_connection(administrator, status, head, rest):
-    """The response says so, and no second one follows."""
+def test_a_body_that_arrives_keeps_its_connection(administrator, status, head, rest):
     text = head.format(administrator) + rest + f"{HEALTH}\r\n"
     answers = exchange(administrator.application, text)
-    assert re.findall("HTTP/1.1 ([0-9]+)", answers) == [status]
-    assert "\nConnection: close\n" in answers
-
-
-@pytest.mark.parametrize(
-    "rest",
-    [
-        f"Content-Length: {len(FORM)}\r\n\r\n{FORM}",
-        f"{CHUNKED}{len(FORM):x}\r\n{FORM}\r\n0\r\n\r\n",
-    ],
-    ids=["length", "chunks"],
-)
-def test_a_body_that_is_read_keeps_its_connection(administrator, rest):
-    text = f"{POST.format(administrator)}{rest}{HEALTH}\r\n"
-    answers = exchange(administrator.application, text)
-    assert re.findall("HTTP/1.1 ([0-9]+)", answers) == ["201", "200"]
+    assert re.findall("HTTP/1.1 ([0-9]+)", answers) == [status, "200"]
     assert answers.count("\nConnection: keep-alive\n") == 2
 
 
-@pytest.fixture(scope="module")
-def administrator(tmp_path_factory):
-    """An administrator of the service to which something broken is sent."""
-    folder = tmp_path_factory.mktemp("served")
-    service = Program(folder, DATABASE_URL=f"sqlite:///{folder}/x.db")
-    service.start()
-    try:
-        service.wait_until_up()
-        yield sign_in(service.app, administrator=True)
-    finally:
-        service.kill()
+@pytest.mark.parametrize(
+    "status, head, rest",
+    [
+        ("401", JSON, f"{CHUNKED}x\r\n"),
+        ("400", POST, f"{CHUNKED}x\r\n"),
+        ("401", JSON, f"Content-Length: 5000000\r\n\r\n{'x' * 5_000_000}"),
+        ("413", POST, f"Content-Length: 5000000\r\n\r\n{'x' * 5_000_000}"),
+    ],
+    ids="no token and a broken chunk, a broken chunk, no token, too large".split(", "),
+)
+def test_a_body_that_does_not_arrive_ends_its_connection(
+    administrator, status, head, rest
+):
+    """Where the next request begins is unknown."""
+    text = head.format(administrator) + rest + f"{HEALTH}\r\n"
+    answers = exchange(administrator.application, text)
+    assert re.findall("HTTP/1.1 ([0-9]+)", answers) == [status]
 
 
 def test_a_client_that_still_sends_reads_that_its_body_is_too_large(administrator):
@@ -340,11 +360,8 @@ def test_no_header_moves_a_path(administrator, path, status):
         (HEALTH + "X: x\r\n" * 100, 431),
         (f"{HEALTH}X: {'x' * 8_185}\r\n", 200),
         (f"{HEALTH}X: {'x' * 8_186}\r\n", 431),
-        (HEALTH + f"X: {'x' * 8_000}\r\n" * 8, 200),
     ],
-    ids="first line, longer one, 100 headers, 101, header, longer one, 64 KB".split(
-        ", "
-    ),
+    ids="first line, longer one, 100 headers, 101, header, longer one".split(", "),
 )
 def test_the_largest_head(administrator, head, status):
     """As API.md tells it. 4,094 and 8,188 bytes are the most for a line."""
@@ -352,12 +369,11 @@ def test_the_largest_head(administrator, head, status):
     assert answer.startswith(f"HTTP/1.1 {status} ")
 
 
-def test_a_head_that_gets_too_long_is_cut_off(administrator):
-    with connected(administrator.application, HEALTH) as wire:
-        with suppress(ConnectionError):
-            for _ in range(100):
-                wire.sendall(b"X: x" * 1_000 + b"\r\n")
-            assert wire.recv(1) == b""
+def test_proxies_that_word_the_scheme_differently(administrator):
+    """gunicorn by itself refuses this, as HTML and without a line in the log."""
+    schemes = "X-Forwarded-Proto: https\r\nX-Forwarded-Ssl: off\r\n"
+    answer = exchange(administrator.application, f"{HEALTH}{schemes}\r\n")
+    assert answer.startswith("HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize(
@@ -389,8 +405,8 @@ def test_a_form_in_chunks_is_stored(administrator):
     assert (created["fullName"], others) == ("secret", before)
 
 
-def test_a_stop_does_not_wait_for_silent_clients(serve, tmp_path):
-    """They are disconnected first; a request that has arrived gets its response."""
+def test_a_stop_gives_what_has_arrived_its_response(serve, tmp_path):
+    """Silent clients delay the stop for no longer than graceful_timeout."""
     url = f"sqlite:///{tmp_path}/x.db"
     service = serve(url, WEB_CONCURRENCY="1")
     text = (
@@ -399,13 +415,14 @@ def test_a_stop_does_not_wait_for_silent_clients(serve, tmp_path):
     with ExitStack() as stack:
         cursor = stack.enter_context(cursor_of(url))
         cursor.execute("BEGIN IMMEDIATE")  # the create waits for the end of this
-        silent = stack.enter_context(connected(service, ""))
+        stack.enter_context(connected(service, ""))
         create = stack.enter_context(connected(service, text))
         assert not is_occupied(service)  # both have been accepted
         service.process.terminate()
-        assert silent.recv(1) == b""
+        time.sleep(1)
         cursor.execute("ROLLBACK")
         assert create.recv(12) == b"HTTP/1.1 201"
+        assert service.process.wait(60) == 0
 
 
 @pytest.fixture
