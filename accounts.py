@@ -13,11 +13,9 @@ from peewee import chunked
 import rows
 from callers import (
     Caller,
-    administrator_scope,
-    lock_target,
-    own_scope,
     require_administrator,
     require_operator,
+    require_own_account,
 )
 from database import transaction
 from errors import ServiceError
@@ -54,10 +52,10 @@ def create_account(
     if account["appid"] != appid or not has_key(account, idempotency_key):
         raise ServiceError("invalid-idempotency-key")
     if account["externalid"] != idempotency_key:  # created by 4.0
-        row = rows.get_row(Account, accountid, appid, lock=True)
+        row = rows.get_row(Account, accountid, appid, for_update=True)
         row = rows.update_account(row, {"externalid": idempotency_key})
         account |= Account.to_resource(row)
-    profile = rows.find_row(Profile, account["profileid"], lock=True)
+    profile = rows.find_row(Profile, account["profileid"], for_update=True)
     account["profile"] = Profile.to_resource(profile) if profile else None
     return account
 
@@ -97,16 +95,16 @@ def list_accounts(
 
     Each has ``profile``: its default profile, or None.
     """
-    listing = Listing(Account, administrator_scope(caller, accountid, appid))
-    return read_list(listing, Paging(**paging))
+    appid = require_administrator(caller, appid)
+    return read_list(Listing(Account, appid, accountid), Paging(**paging))
 
 
 def find_own_account(
     caller: Caller, accountid: str | None, *, appid: str | None = None
 ) -> Resource:
     """Return the caller's own account; ``profile`` is its default profile, or None."""
-    scope = own_scope(caller, accountid, appid)
-    page = read_list(Listing(Account, scope), Paging(limit=1))
+    scope = require_own_account(caller, accountid, appid)
+    page = read_list(Listing(Account, *scope), Paging(limit=1))
     if not page:
         raise ServiceError("invalid-accountid", 404)  # it was just deleted
     return page[0]
@@ -122,7 +120,7 @@ def set_administrator(
 ) -> Resource:
     """Make an account an administrator, or an ordinary one, and end its sessions."""
     appid = require_operator(caller, appid)
-    account = rows.get_row(Account, accountid, appid, lock=True)
+    account = rows.get_row(Account, accountid, appid, for_update=True)
     end_sessions_of(account)
     account = rows.update_account(account, {"administrator": not off})
     return Account.to_resource(account)
@@ -134,7 +132,7 @@ def delete_account(
 ) -> Resource:
     """Delete an ordinary account, its profiles and its sessions; return how many."""
     appid = require_administrator(caller, appid)
-    account = lock_target(caller, accountid, appid)
+    account = rows.get_row(Account, accountid, appid, for_update=True)
     if account["administrator"]:  # not even the operator deletes one
         raise ServiceError("invalid-account")
     rows.block_inserts(account)
@@ -153,11 +151,10 @@ def show_account(
     """Return an account with all its ``profiles`` and ``sessions``, newest first."""
     appid = require_operator(caller, appid)
     account = rows.get_row(Account, accountid, appid)
-    scope = {"appid": appid, "accountid": account["accountid"]}
-    return Account.to_resource(account) | {
-        "profiles": read_list(Listing(Profile, scope), Paging(all=True)) or [],
-        "sessions": read_list(Listing(Session, scope), Paging(all=True)) or [],
-    }
+    profiles = read_list(Listing(Profile, appid, accountid), Paging(all=True))
+    sessions = read_list(Listing(Session, appid, accountid), Paging(all=True))
+    resource = Account.to_resource(account)
+    return resource | {"profiles": profiles or [], "sessions": sessions or []}
 
 
 def find_accounts(caller: Caller, email: str, *, appid: str | None = None) -> Resource:
@@ -167,7 +164,7 @@ def find_accounts(caller: Caller, email: str, *, appid: str | None = None) -> Re
     empty address finds no account.
     """
     appid = require_operator(caller, appid)
-    listing = Listing(Profile, {"appid": appid}, email=email)
+    listing = Listing(Profile, appid, email=email)
     profiles: dict[str, list[Resource]] = defaultdict(list)
     for profile in read_list(listing, Paging(all=True)) or []:
         profiles[profile["accountid"]].append(profile)

@@ -9,10 +9,8 @@ from contextlib import closing
 from secrets import token_hex
 from typing import Any
 
-import click
 import orjson
 from flask import Flask, Response, current_app, has_request_context, request
-from flask.cli import FlaskGroup
 from flask.json.provider import JSONProvider
 from flask.logging import has_level_handler, wsgi_errors_stream
 from flask.typing import ResponseReturnValue
@@ -24,7 +22,7 @@ from commands import commands
 from database import db, init_database
 from errors import HTTP_CODES, ServiceError, as_line
 from models import create_tables
-from openapi import description, docs
+from openapi import description, docs, read_documents
 from outages import OUTAGES, is_outage, log_error, redact
 from turns import TURN_SECONDS, TurnMiddleware
 
@@ -61,30 +59,29 @@ def create_app(overrides: dict[str, Any] | None = None) -> Flask:
     app.register_error_handler(HTTPException, http_error)
     for outage in OUTAGES:
         app.register_error_handler(outage, database_error)
-    init_database(checked["DATABASE_URL"])
-    if not is_looking_for_command():
+    with app.app_context():
+        app.extensions["documents"] = read_documents()
+    init_database(checked["DATABASE_URL"], create_tables)
+    if "FLASK_RUN_FROM_CLI" not in os.environ:  # a command of flask may not need it
         try:
             with closing(db):  # no connection may survive into forked processes
-                create_tables(db)
+                db.execute_sql("SELECT 1")  # the first connection creates the tables
         except OUTAGES as error:
-            log_error(logger, error)  # requests get a 503 until the tables can be read
+            log_error(logger, error)  # requests get a 503 until it can be reached
     return app
-
-
-def is_looking_for_command() -> bool:
-    """Return whether ``flask`` loads the app to find a command or to show its help.
-
-    Help needs no tables, and a command of the service creates them itself.
-    """
-    context = click.get_current_context(silent=True)
-    return context is not None and isinstance(context.command, FlaskGroup)
 
 
 class OrjsonProvider(JSONProvider):
     """JSON by orjson, with properties in the API's order and letters as they are."""
 
+    def response(self, *args: Any, **kwargs: Any) -> Response:
+        """Return a JSON response of bytes: it would encode the string of dumps()."""
+        body = args[0] if args else kwargs
+        data = orjson.dumps(body, option=orjson.OPT_APPEND_NEWLINE)
+        return Response(data, mimetype="application/json")
+
     def dumps(self, obj: Any, **kwargs: Any) -> str:
-        return orjson.dumps(obj, option=orjson.OPT_APPEND_NEWLINE).decode()
+        return orjson.dumps(obj).decode()
 
     def loads(self, s: str | bytes, **kwargs: Any) -> Any:
         return orjson.loads(s)

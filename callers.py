@@ -11,7 +11,7 @@ from flask import current_app
 import rows
 from database import built_once
 from errors import ServiceError
-from formats import APPID, is_identifier, matches
+from formats import APPID, matches
 from models import Account, ModelType, Row, Session, current_timestamp
 
 
@@ -67,15 +67,6 @@ def find_caller(authorization: str | None, appid: str) -> SessionCaller | None:
     return SessionCaller(accountid, bool(administrator), appid, sessionid, reason)
 
 
-def require_running(caller: SessionCaller | None) -> SessionCaller:
-    """Return a caller whose session is running. Raises sign-in-required."""
-    if not caller:
-        raise ServiceError("sign-in-required")
-    if caller.reason:
-        raise ServiceError("sign-in-required", reason=caller.reason)
-    return caller
-
-
 @built_once
 def select_by_token(*, appid: str, token_hash: str) -> peewee.Query:
     """Select a session with its account."""
@@ -108,17 +99,12 @@ def belongs_to(caller: Caller, appid: str) -> bool:
     return getattr(caller, "appid", appid) == appid
 
 
-def is_operator(caller: Caller) -> bool:
-    """Return whether the caller is the one who runs the commands."""
-    return isinstance(caller, Operator)
-
-
 def require_operator(caller: Caller, appid: str | None = None) -> str:
     """Return a call's application, if the caller is the operator.
 
     Raises administrator-required or invalid-appid.
     """
-    if not is_operator(caller):
+    if caller is not OPERATOR:
         raise ServiceError("administrator-required")
     return resolve_appid(appid)
 
@@ -134,68 +120,46 @@ def require_administrator(caller: Caller, appid: str | None) -> str:
     return appid
 
 
-def lock_target(caller: Caller, accountid: str | None, appid: str) -> Row:
-    """Lock the account for which an administrator acts; return it as it is committed.
+def require_own_account(
+    caller: Caller,
+    accountid: str | None,
+    appid: str | None,
+    *,
+    for_update: bool = False,
+) -> tuple[str, str]:
+    """Return a call's application and account, if the account is the caller's own.
 
-    Only the operator acts for an administrator, and the lock keeps the account from
-    becoming one meanwhile. Raises invalid-accountid or invalid-account.
+    That a caller's own account exists isn't checked here: without it, lists are empty,
+    and rows.insert() raises invalid-accountid. Any other account is looked up, because
+    the operator may access it; ``for_update`` and the errors are those of get_own().
     """
-    account = rows.get_row(Account, accountid, appid, lock=True)
-    if account["administrator"] and not is_operator(caller):
-        raise ServiceError("invalid-account")
-    return account
+    appid = resolve_appid(appid)
+    if accountid is None or not is_own(caller, accountid, appid):
+        account = get_own(Account, caller, accountid, appid, for_update=for_update)
+        accountid = account["accountid"]
+    return appid, accountid
 
 
-def get_accessible(
+def get_own(
     model: ModelType,
     caller: Caller,
     identifier: str | None,
     appid: str | None,
     *,
-    lock: bool = False,
+    for_update: bool = False,
 ) -> Row:
     """Return a row of the caller's own account; the operator may access every row.
 
-    ``lock`` as in get_row(). Raises the same errors, invalid-account or invalid-appid.
+    ``for_update`` as in get_row(). Raises the same errors, invalid-account or
+    invalid-appid.
     """
     appid = resolve_appid(appid)
-    row = rows.get_row(model, identifier, appid, lock=lock)
-    if not is_own(caller, row) and not is_operator(caller):
+    row = rows.get_row(model, identifier, appid, for_update=for_update)
+    if caller is not OPERATOR and not is_own(caller, row["accountid"], appid):
         raise ServiceError("invalid-account")
     return row
 
 
-def is_own(caller: Caller, row: Row) -> bool:
-    """Return whether a row is of the caller's own account."""
-    return row["accountid"] == caller.accountid and belongs_to(caller, row["appid"])
-
-
-def own_scope(
-    caller: Caller, accountid: str | None, appid: str | None, *, lock: bool = False
-) -> dict[str, str]:
-    """Return the scope of the rows of the caller's own account.
-
-    That a caller's own account exists isn't checked here: without it, lists are empty,
-    and rows.insert() raises invalid-accountid. Another account is looked up, because
-    the operator may access it; ``lock`` and the errors are those of get_accessible().
-    """
-    scope = {"appid": resolve_appid(appid), "accountid": accountid or ""}
-    if not is_own(caller, scope):
-        get_accessible(Account, caller, accountid, appid, lock=lock)
-    return scope
-
-
-def administrator_scope(
-    caller: Caller, accountid: str | None, appid: str | None
-) -> dict[str, str]:
-    """Return the scope of an administrator's list: an application, or one account.
-
-    Raises administrator-required or invalid-appid.
-    """
-    scope = {"appid": require_administrator(caller, appid)}
-    if accountid is not None:
-        # MySQL cannot compare some strings with ASCII columns, so whatever is not an
-        # accountid becomes an empty string, which no row has.
-        is_accountid = is_identifier(Account.PREFIX, accountid)
-        scope["accountid"] = accountid if is_accountid else ""
-    return scope
+def is_own(caller: Caller, accountid: str, appid: str) -> bool:
+    """Return whether the account is the caller's own. The operator has none."""
+    return accountid == caller.accountid and belongs_to(caller, appid)

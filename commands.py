@@ -57,7 +57,7 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> None:
         db.connect_params.update(db.unlimited)
         try:
-            create_database()
+            connect()
             result = super().invoke(ctx)
         except ServiceError as error:
             message = f"{error.code}: {EXPLANATIONS.get(error.code, 'refused')}"
@@ -73,10 +73,10 @@ def print_object(resource: Resource) -> None:
     click.echo(json.dumps(resource, ensure_ascii=False).encode())
 
 
-def create_database() -> None:
-    """Create the missing tables. Report a new file: the wrong one may be configured."""
+def connect() -> None:
+    """Connect to the database. Report a new file: the wrong one may be configured."""
     is_new = isinstance(db.obj, SQLite) and not Path(db.database).exists()
-    create_tables(db)
+    db.execute_sql("SELECT 1")  # the first connection creates the tables
     if is_new:
         click.echo(f"Created a new database, {db.database}", err=True)
 
@@ -310,7 +310,8 @@ def init_db_command() -> Resource:
 
     Example: flask init-db
     """
-    added = add_missing(db)  # tables were created before
+    create_tables(db)
+    added = add_missing(db)
     check_tables()
     return {"object": "database", "added": added}
 

@@ -64,6 +64,19 @@ class SharedConnections(peewee.Database):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.idle: list[Any] = []
+        self.prepare: Callable[[Any], None] | None = None
+
+    def connect(self, reuse_if_open: bool = False) -> bool:
+        """Connect, and prepare the database if that hasn't been done yet."""
+        is_new = super().connect(reuse_if_open)
+        prepare, self.prepare = self.prepare, None
+        if prepare:
+            try:
+                prepare(self)
+            except OUTAGES:
+                self.prepare = prepare  # the next connection tries again
+                raise
+        return is_new
 
     def open_connection(self) -> Any:
         return super()._connect()
@@ -179,20 +192,15 @@ class MySQL(SharedConnections, ReconnectMixin, peewee.MySQLDatabase):
     # Others can write meanwhile; if that is not possible, the statement fails.
     add_email_index = """ALTER TABLE profile
         ADD INDEX profile_appid_{0} (appid, {0}(64)), ALGORITHM=INPLACE, LOCK=NONE"""
-    # Lower-case fragments of the error message, each below a sample. "(2013, 'Lost
-    # connection to MySQL server during query (timed out)')" must not match: the
+    # The class and a lower-case fragment of an error's message; beside it, a sample.
+    # "(2013, 'Lost connection … during query (timed out)')" must not match, because the
     # statement may still run.
     reconnect_errors = (
-        # (2006, "MySQL server has gone away (BrokenPipeError(32, 'Broken pipe'))")
-        (peewee.OperationalError, "(2006,"),
-        # (4031, 'The client was disconnected by the server because of inactivity. …')
-        (peewee.OperationalError, "(4031,"),
-        # (2013, 'Lost connection to MySQL server during query')
-        (peewee.OperationalError, "during query')"),
-        # (2013, 'Lost connection to MySQL server during query ([Errno 104] …)')
-        (peewee.OperationalError, "during query ([errno"),
-        # (0, ''), from a connection that is closed
-        (peewee.InterfaceError, "(0, '')"),
+        (peewee.OperationalError, "(2006,"),  # (2006, "MySQL server has gone away (…)")
+        (peewee.OperationalError, "(4031,"),  # (4031, 'The client was disconnected …')
+        (peewee.OperationalError, "during query')"),  # (2013, 'Lost … during query')
+        (peewee.OperationalError, "query ([errno"),  # (2013, '… query ([Errno 104] …)')
+        (peewee.InterfaceError, "(0, '')"),  # (0, ''), from a connection that is closed
     )
 
     def __init__(self, url: DatabaseURL) -> None:
@@ -245,17 +253,22 @@ Engine = SQLite | MySQL
 ENGINES: dict[str, type[Engine]] = {"sqlite": SQLite, "mysql": MySQL}
 
 
-def init_database(url: DatabaseURL) -> None:
-    """Set the database of the process to the one at a URL."""
-    db.initialize(ENGINES[url.engine](url))
+def init_database(url: DatabaseURL, prepare: Callable[[Engine], None]) -> None:
+    """Set the database of the process to the one at a URL.
+
+    Its first connection calls ``prepare``, before any other statement.
+    """
+    database = ENGINES[url.engine](url)
+    database.prepare = prepare
+    db.initialize(database)
 
 
 def built_once(builder: Callable[P, peewee.Query]) -> Callable[P, Any]:
     """Decorate a function that returns a query: execute the query, return its cursor.
 
-    Peewee takes 335 µs to build and execute a query that takes 13 once it is built. So
-    the function is called once for each choice of positional arguments and of keywords.
-    It gets placeholders as keyword arguments, so it can't test their values.
+    Peewee takes much longer to build a query than to execute it, so the function is
+    called once for each choice of positional arguments and of keywords. It gets
+    placeholders as keyword arguments, so it can't test their values.
     """
 
     @wraps(builder)

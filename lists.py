@@ -28,23 +28,26 @@ from models import (
 )
 from rows import find_row, is_in_scope, to_rows
 
+MAX_ROWS = MAX_INT64 - 1  # because one more row is read
 BATCH = 100  # how many rows are read at once to list all of them
 Position = str | int
 Positioned = tuple[Position, Resource]  # a row of a list, and its position
+NewestFirst = type[Profile] | type[Session]
 
 
 @dataclass(frozen=True)
 class Listing:
     """What is listed: the rows of a model.
 
-    ``scope``: their ``appid`` and perhaps their ``accountid``.
+    ``accountid``: only rows of this account.
     ``email``: only profiles that have this address, ignoring the case of ASCII letters.
     ``active``: only sessions that neither ended nor expired.
     ``position``: only rows after it.
     """
 
     model: ModelType
-    scope: dict[str, str]
+    appid: str
+    accountid: str | None = None
     email: str | None = None
     active: bool = False
     position: Position | None = None
@@ -68,7 +71,7 @@ class Page(list[Resource]):
     @property
     def next_after(self) -> str | None:
         """The parameter ``after`` of the page that follows, or None."""
-        return self[-1][self.rest.model.KEY] if self.rest else None
+        return str(self.rest.position) if self.rest else None
 
 
 @dataclass
@@ -76,14 +79,17 @@ class Paging:
     """The keyword arguments of each list, which say what part of it is read.
 
     ``limit``: the maximum number of rows, by default PAGE_SIZE. ``offset``: how many
-    are skipped. Both are numbers, or strings of digits. ``after``, an identifier: only
-    the rows after it. ``all``: if it is true, all rows, whatever the limit and offset.
+    are skipped. Both are numbers, or strings of digits. ``maximum``: a larger limit
+    counts as this. ``after``: only the rows after this identifier, or after the
+    position that ``next_after`` of a page names. ``all``: if it is true, all rows,
+    whatever the limit and offset.
     """
 
     limit: int | str | None = None
     offset: int | str | None = None
     after: str | None = None
     all: object = None
+    maximum: int = MAX_ROWS
 
 
 def read_list(listing: Listing, paging: Paging) -> Page | None:
@@ -94,8 +100,11 @@ def read_list(listing: Listing, paging: Paging) -> Page | None:
     if paging.all:
         first = read_list(listing, Paging(limit=BATCH, after=paging.after))
         return Page(chain.from_iterable(walk(first)), None) or None
-    limit = parse_number("limit", paging.limit, current_app.config["PAGE_SIZE"])
-    offset = parse_number("offset", paging.offset, 0)
+    limit, offset = current_app.config["PAGE_SIZE"], 0
+    if paging.limit is not None:
+        limit = min(parse_number("limit", paging.limit), paging.maximum)
+    if paging.offset is not None:
+        offset = parse_number("offset", paging.offset)
     if paging.after:
         listing = listing.after(find_position(listing, paging.after))
     return read_page(listing, limit, offset) or None
@@ -109,22 +118,25 @@ def walk(page: Page | None) -> Iterator[Page]:
 
 
 def find_position(listing: Listing, after: str) -> Position:
-    """Return the position of a row of a listing.
+    """Return the position that ``after`` names. Raises invalid-after.
 
-    For accounts, any accountid is a position, even if no such account exists. Raises
-    invalid-after.
+    Any accountid or number is a position, even if no such row exists any more. The
+    identifier of a profile or a session must be that of a row of the listing.
     """
     if listing.model is Account and is_identifier(Account.PREFIX, after):
         return after
+    if listing.model is not Account and matches("[0-9]+", after):
+        return parse_number("after", after)
     row = find_row(listing.model, after)
-    if row and listing.scope.items() <= row.items():
-        return row["id"]
-    raise ServiceError("invalid-after")
+    if not row or row["appid"] != listing.appid:
+        raise ServiceError("invalid-after")
+    if listing.accountid not in (None, row["accountid"]):
+        raise ServiceError("invalid-after")
+    return row["id"]
 
 
 def read_page(listing: Listing, limit: int, offset: int = 0) -> Page:
     """Return the first page of a listing."""
-    limit = min(limit, MAX_INT64 - 1)
     size = limit + 1  # one more row tells whether another page follows
     if listing.email is None:
         found = iter(select_page(listing, size, offset))
@@ -165,19 +177,25 @@ def lower_ascii(text: str | None) -> bytes:
 
 def select_page(listing: Listing, limit: int, offset: int = 0) -> list[Positioned]:
     """Return the first rows of a listing; of a search, candidates."""
-    model = listing.model
-    beginning = "" if model is Account else MAX_INT64
-    arguments: dict[str, Any] = dict(listing.scope)
-    arguments |= {"position": listing.position or beginning, "limit": limit}
+    model, position = listing.model, listing.position
+    if position is None:
+        position = "" if model is Account else MAX_INT64
+    arguments: dict[str, Any] = {"appid": listing.appid, "position": position}
+    if listing.accountid is not None:
+        # MySQL can't compare some strings with ASCII columns, so whatever isn't an
+        # accountid becomes an empty string, which no row has.
+        is_accountid = is_identifier(Account.PREFIX, listing.accountid)
+        arguments["accountid"] = listing.accountid if is_accountid else ""
     if listing.email is not None:
-        cursor = select_by_email(email=listing.email, **arguments)
-    elif model is Account:
-        cursor = select_accounts(offset=offset, **arguments)
+        cursor = select_by_email(email=listing.email, limit=limit, **arguments)
+    elif issubclass(model, Account):
+        cursor = select_accounts(limit=limit, offset=offset, **arguments)
         return split_accounts(cursor.fetchall())
+    elif listing.active:
+        now = current_timestamp()
+        cursor = select_active(now=now, limit=limit, offset=offset, **arguments)
     else:
-        if listing.active:
-            arguments["now"] = current_timestamp()
-        cursor = select_newest(model, offset=offset, **arguments)
+        cursor = select_newest(model, limit=limit, offset=offset, **arguments)
     rows = to_rows(model, cursor.fetchall())
     return [(row["id"], model.to_resource(row)) for row in rows]
 
@@ -218,7 +236,7 @@ def select_accounts(
 
 @built_once
 def select_newest(
-    model: ModelType,
+    model: NewestFirst,
     /,
     *,
     appid: str,
@@ -226,17 +244,37 @@ def select_newest(
     limit: int,
     offset: int,
     accountid: str | None = None,
-    now: str | None = None,
 ) -> peewee.Query:
-    """Select profiles, or sessions: with ``now``, the active ones. Newest first."""
+    """Select profiles or sessions, newest first."""
+    query = newest(model, appid, accountid, position)
+    return query.limit(limit).offset(offset)
+
+
+@built_once
+def select_active(
+    *,
+    appid: str,
+    position: Position,
+    limit: int,
+    offset: int,
+    now: str,
+    accountid: str | None = None,
+) -> peewee.Query:
+    """Select the sessions that neither ended nor expired, newest first."""
+    query = newest(Session, appid, accountid, position)
+    query = query.where(Session.endedAt.is_null(), Session.expiresAt > now)
+    return query.limit(limit).offset(offset)
+
+
+def newest(
+    model: NewestFirst, appid: str, accountid: str | None, position: Position
+) -> "peewee.ModelSelect[Any]":
+    """Return the query of the rows after a position, newest first."""
     index = "appid_id" if accountid is None else "appid_accountid_id"
     table = db.force_index(model, f"{model._meta.table_name}_{index}")
-    key: Any = model._meta.primary_key  # id
     query = model.select().from_(table)
-    query = query.where(is_in_scope(model, appid, accountid), key < position)
-    if now is not None:
-        query = query.where(Session.endedAt.is_null(), Session.expiresAt > now)
-    return query.order_by(key.desc()).limit(limit).offset(offset)
+    query = query.where(is_in_scope(model, appid, accountid), model.id < position)
+    return query.order_by(model.id.desc())
 
 
 @built_once

@@ -18,17 +18,7 @@ from validators import PROFILE_FIELDS
 Row = dict[str, Any]  # each column of a row by its name
 Resource = dict[str, Any]  # an account, profile or session, as docs/API.md shows it
 
-# A profile as the API shows it, without the values of its row
-PROFILE: Resource = {
-    "profileid": None,
-    "object": "profile",
-    "appid": None,
-    "accountid": None,
-    **{field.property: None for field in PROFILE_FIELDS.values()},
-    "fields": None,
-    "createdAt": None,
-    "updatedAt": None,
-}
+PROFILE_PROPERTIES = [field.property for field in PROFILE_FIELDS.values()]
 EMAILS = ("contactEmail", "displayEmail")  # columns that a search reads, by an index
 latest = 0  # what next_nanoseconds() returned last
 latest_lock = Lock()
@@ -51,6 +41,18 @@ def next_nanoseconds() -> int:
 def timestamp(nanoseconds: int) -> str:
     """Return ISO 8601, UTC, to the millisecond. Timestamps sort chronologically."""
     utc_time = datetime.fromtimestamp(nanoseconds // 10**6 / 1000, UTC)
+    return utc_time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def normalize_timestamp(text: str) -> str | None:
+    """Return a moment in any ISO form as timestamp() would; None if it is no moment."""
+    try:
+        moment = datetime.fromisoformat(text)
+        utc_time = moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+    if not moment.tzinfo:  # a time in an unknown zone
+        return None
     return utc_time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -154,11 +156,16 @@ class Profile(BaseModel):
 
     @classmethod
     def to_resource(cls, row: Row) -> Resource:
-        profile = PROFILE | row  # in the order of PROFILE
-        del profile["id"]  # all other columns are shown
-        if row["fields"]:
-            profile["fields"] = orjson.loads(row["fields"])
-        return profile
+        return {
+            "profileid": row["profileid"],
+            "object": "profile",
+            "appid": row["appid"],
+            "accountid": row["accountid"],
+            **{name: row[name] for name in PROFILE_PROPERTIES},
+            "fields": orjson.loads(row["fields"]) if row["fields"] else None,
+            "createdAt": row["createdAt"],
+            "updatedAt": row["updatedAt"],
+        }
 
 
 class Session(BaseModel):

@@ -9,12 +9,12 @@ import orjson
 from marshmallow import ValidationError
 
 import rows
-from callers import Caller, administrator_scope, get_accessible, own_scope
+from callers import Caller, get_own, require_administrator, require_own_account
 from database import retry_on_conflict, transaction
 from errors import ServiceError
 from formats import identifier_for_key
 from lists import Listing, Page, Paging, read_list
-from models import Account, Profile, Resource, Row, to_account
+from models import Account, Profile, Resource, Row, normalize_timestamp, to_account
 from validators import is_own_field, profile_schema
 
 
@@ -36,26 +36,30 @@ def update_profile(
     the values; otherwise profile-changed is raised.
     """
     expected = [if_match] if isinstance(if_match, str) else if_match
-    profile = get_accessible(Profile, caller, profileid, appid)
-    values = load_profile(body, user_profile_fields, creating=False)
-    # What is read again is locked, so that it is read as it is committed: a transaction
-    # of the caller's own may have read an older row.
-    if not is_expected(profile, expected):
-        profile = get_accessible(Profile, caller, profileid, appid, lock=True)
-    while is_expected(profile, expected):
+    for_update = False
+    while True:
+        profile = get_own(Profile, caller, profileid, appid, for_update=for_update)
+        values = load_profile(body, user_profile_fields, creating=False)
         changes = to_columns(values, profile["fields"])
-        if updated := rows.replace_profile(profile, changes):
-            return Profile.to_resource(updated)
-        # Another request has changed the profile since it was read.
-        profile = get_accessible(Profile, caller, profileid, appid, lock=True)
-    if to_columns(values, profile["fields"]).items() <= profile.items():
+        if is_expected(profile, expected):
+            updated = rows.replace_profile(profile, changes)
+            if updated:
+                return Profile.to_resource(updated)
+        elif for_update:
+            break
+        # Another request has changed the profile, or a transaction of the caller's own
+        # has read an older one: read it as it is committed.
+        for_update = True
+    if changes.items() <= profile.items():
         return Profile.to_resource(profile)
     raise ServiceError("profile-changed")
 
 
 def is_expected(profile: Row, expected: list[str] | None) -> bool:
-    """Return whether ``updatedAt`` is one of the expected ones; None allows any."""
-    return expected is None or profile["updatedAt"] in expected
+    """Return whether ``updatedAt`` is one of the expected moments; None allows any."""
+    if expected is None:
+        return True
+    return profile["updatedAt"] in [normalize_timestamp(text) for text in expected]
 
 
 @retry_on_conflict
@@ -74,14 +78,13 @@ def create_profile(
     stored, or neither. ``idempotency_key``: 1 to 255 printable ASCII characters. If it
     has created a profile before, nothing is stored, and that is returned as it is now.
     """
-    # For the operator, the account is locked, and so read as it is committed, because a
-    # transaction of a program's own might not see it yet.
-    scope = own_scope(caller, accountid, appid, lock=True)
+    # As it is committed: a transaction of the operator's own may not see the account.
+    scope = require_own_account(caller, accountid, appid, for_update=True)
     values = load_profile(body, user_profile_fields, creating=True)
     default = values.pop("default", None)
-    own = scope["appid"], scope["accountid"]
-    profileid = identifier_for_key(Profile.PREFIX, idempotency_key, *own)
-    columns = to_columns(values) | {"profileid": profileid, **scope}
+    columns = to_columns(values)
+    columns["appid"], columns["accountid"] = scope
+    columns["profileid"] = identifier_for_key(Profile.PREFIX, idempotency_key, *scope)
     if default == "true" or default is True:
         profile = insert_default_profile(columns)
     else:
@@ -97,7 +100,8 @@ def insert_default_profile(values: Row) -> rows.Created:
 
     Of two at once, the last one wins. Returns and raises what rows.insert() does.
     """
-    account = rows.get_row(Account, values["accountid"], values["appid"], lock=True)
+    accountid, appid = values["accountid"], values["appid"]
+    account = rows.get_row(Account, accountid, appid, for_update=True)
     profile = rows.insert(Profile, rows.new_row(Profile, values))
     if profile.is_new:
         rows.update_account(account, {"profileid": profile["profileid"]})
@@ -146,8 +150,8 @@ def list_profiles(
     this address, ignoring the case of ASCII letters; an empty one finds no profile.
     ``paging``: see Paging in lists.py.
     """
-    scope = administrator_scope(caller, accountid, appid)
-    listing = Listing(Profile, scope, email=email)
+    appid = require_administrator(caller, appid)
+    listing = Listing(Profile, appid, accountid, email=email)
     return read_list(listing, Paging(**paging))
 
 
@@ -159,15 +163,15 @@ def list_own_profiles(
     **paging: Any,
 ) -> Page | None:
     """Return the profiles of the caller's own account, as list_profiles does."""
-    listing = Listing(Profile, own_scope(caller, accountid, appid))
-    return read_list(listing, Paging(**paging))
+    scope = require_own_account(caller, accountid, appid)
+    return read_list(Listing(Profile, *scope), Paging(**paging))
 
 
 def find_own_profile(
     caller: Caller, profileid: str | None, *, appid: str | None = None
 ) -> Resource:
     """Return the caller's own profile."""
-    return Profile.to_resource(get_accessible(Profile, caller, profileid, appid))
+    return Profile.to_resource(get_own(Profile, caller, profileid, appid))
 
 
 @transaction
@@ -202,8 +206,9 @@ def lock_own_profile(
 
     Return both as they are committed.
     """
-    accountid = get_accessible(Profile, caller, profileid, appid)["accountid"]
-    # Without its account, the profile is deleted, too, which raises an error below.
-    account = rows.find_row(Account, accountid, lock=True) or {}
-    profile = get_accessible(Profile, caller, profileid, appid, lock=True)
+    accountid = get_own(Profile, caller, profileid, appid)["accountid"]
+    account = rows.find_row(Account, accountid, for_update=True)
+    if not account:  # it was just deleted, with its profiles
+        raise ServiceError("invalid-profileid", 404)
+    profile = get_own(Profile, caller, profileid, appid, for_update=True)
     return account, profile

@@ -38,38 +38,38 @@ def to_rows(model: ModelType, selected: Iterable[Sequence[Any]]) -> list[Row]:
 
 
 def get_row(
-    model: ModelType, identifier: str | None, appid: str, *, lock: bool = False
+    model: ModelType, identifier: str | None, appid: str, *, for_update: bool = False
 ) -> Row:
     """Return the row with this identifier in an application.
 
-    With ``lock``, lock it until the commit, and return it as it is committed, even if
-    the transaction read an older one. Raises invalid-accountid, invalid-profileid or
-    invalid-sessionid: 400 if none is given, 404 if it is unknown.
+    With ``for_update``, return it as it is committed, even if the transaction has read
+    an older one, and lock it until the transaction ends. Raises invalid-accountid,
+    invalid-profileid or invalid-sessionid: 400 if none is given, 404 if it is unknown.
     """
-    row = find_row(model, identifier, lock=lock)
+    row = find_row(model, identifier, for_update=for_update)
     if not row or row["appid"] != appid:
         raise ServiceError(f"invalid-{model.KEY}", 404 if identifier else 400)
     return row
 
 
 def find_row(
-    model: ModelType, identifier: str | None, *, lock: bool = False
+    model: ModelType, identifier: str | None, *, for_update: bool = False
 ) -> Row | None:
-    """Return the row with this identifier, or None. ``lock`` as in get_row()."""
+    """Return the row with this identifier, or None. ``for_update`` as in get_row()."""
     if not is_identifier(model.PREFIX, identifier):
         return None
-    cursor = select_by_identifier(model, lock, identifier=identifier)
+    cursor = select_by_identifier(model, for_update, identifier=identifier)
     rows = to_rows(model, cursor.fetchall())
     return rows[0] if rows else None
 
 
 @built_once
 def select_by_identifier(
-    model: ModelType, lock: bool, /, *, identifier: str | None
+    model: ModelType, for_update: bool, /, *, identifier: str | None
 ) -> peewee.Query:
     query = model.select().where(getattr(model, model.KEY) == identifier)
     # SQLite has no FOR UPDATE, because a transaction locks the whole database.
-    return query.for_update(lock and db.for_update)
+    return query.for_update(for_update and db.for_update)
 
 
 def block_inserts(account: Row) -> None:
@@ -138,20 +138,19 @@ def insert(model: ModelType, row: Row) -> Created:
 
     Raises invalid-accountid if the account of a profile or a session was just deleted.
     """
-    tries = 1
-    while True:
+    for _ in range(INSERT_TRIES):
         try:
             insert_row(model, **row)
             return Created(model.to_resource(row), is_new=True)
-        except peewee.IntegrityError:
-            if existing := find_existing(model, row):
+        except peewee.IntegrityError as error:
+            existing = find_existing(model, row)
+            if existing:
                 return existing
-            if tries == INSERT_TRIES:
-                raise
+            collision = error
         # Another process has just stored a row with the same id, or the row with this
         # identifier was just deleted.
         row = new_row(model, row)
-        tries += 1
+    raise collision
 
 
 @built_once
@@ -167,10 +166,10 @@ def find_existing(model: ModelType, row: Row) -> Created | None:
     transaction, in which Peewee sends nothing again. Raises what insert() raises.
     """
     # As it is committed: a transaction of the caller's own may read older rows.
-    existing = find_row(model, row[model.KEY], lock=True)
+    existing = find_row(model, row[model.KEY], for_update=True)
     if existing:
         is_new = "id" in row and existing["id"] == row["id"]
         return Created(model.to_resource(existing), is_new=is_new)
     if model is not Account:
-        get_row(Account, row["accountid"], row["appid"], lock=True)
+        get_row(Account, row["accountid"], row["appid"], for_update=True)
     return None

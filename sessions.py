@@ -13,14 +13,12 @@ import peewee
 
 import rows
 from callers import (
+    OPERATOR,
     Caller,
-    administrator_scope,
-    get_accessible,
-    is_operator,
-    lock_target,
-    own_scope,
+    get_own,
     require_administrator,
     require_operator,
+    require_own_account,
 )
 from database import retry_on_conflict, select_batches, transaction
 from errors import ServiceError
@@ -54,11 +52,11 @@ def create_session(
     The token is returned only here.
     """
     appid = require_administrator(caller, appid)
-    account = lock_target(caller, accountid, appid)
-    maximum = MAX_INT32 if is_operator(caller) else MAXIMUM_DURATION
-    seconds = parse_number(
-        "duration", duration, DEFAULT_DURATION, minimum=1, maximum=maximum
-    )
+    account = lock_account(caller, accountid, appid)
+    if duration is None:
+        duration = DEFAULT_DURATION
+    maximum = MAX_INT32 if caller is OPERATOR else MAXIMUM_DURATION
+    seconds = parse_number("duration", duration, minimum=1, maximum=maximum)
     token = token_hex(32)
     values = {
         "sessionid": new_identifier(Session.PREFIX),
@@ -77,6 +75,18 @@ def create_session(
     return {"token": token, **rows.insert(Session, session)}
 
 
+def lock_account(caller: Caller, accountid: str | None, appid: str) -> Row:
+    """Lock the account for which an administrator acts; return it as it is committed.
+
+    Only the operator acts for an administrator, and the lock keeps the account from
+    becoming one meanwhile. Raises invalid-accountid or invalid-account.
+    """
+    account = rows.get_row(Account, accountid, appid, for_update=True)
+    if account["administrator"] and caller is not OPERATOR:
+        raise ServiceError("invalid-account")
+    return account
+
+
 def list_sessions(
     caller: Caller,
     *,
@@ -90,8 +100,8 @@ def list_sessions(
     ``accountid``: only sessions of this account. ``active``: if it is true, only those
     that neither ended nor expired. ``paging``: see Paging in lists.py.
     """
-    scope = administrator_scope(caller, accountid, appid)
-    listing = Listing(Session, scope, active=bool(active))
+    appid = require_administrator(caller, appid)
+    listing = Listing(Session, appid, accountid, active=bool(active))
     return read_list(listing, Paging(**paging))
 
 
@@ -104,8 +114,8 @@ def list_own_sessions(
     **paging: Any,
 ) -> Page | None:
     """Return the sessions of the caller's own account, as list_sessions does."""
-    scope = own_scope(caller, accountid, appid)
-    listing = Listing(Session, scope, active=bool(active))
+    scope = require_own_account(caller, accountid, appid)
+    listing = Listing(Session, *scope, active=bool(active))
     return read_list(listing, Paging(**paging))
 
 
@@ -117,10 +127,10 @@ def end_session(
 
     Only the operator can end an administrator's sessions.
     """
-    if caller.administrator and not is_operator(caller):
+    if caller.administrator and caller is not OPERATOR:
         raise ServiceError("invalid-account")
     # As it is committed: a transaction of the caller's own may see an older row.
-    session = get_accessible(Session, caller, sessionid, appid, lock=True)
+    session = get_own(Session, caller, sessionid, appid, for_update=True)
     if session["endedAt"] is None:
         changes = {"endedAt": current_timestamp(), "updatedAt": next_timestamp()}
         Session.update(changes).where(Session.sessionid == sessionid).execute()
@@ -137,7 +147,7 @@ def end_sessions(
     Expired ones are marked as ended, too.
     """
     appid = require_administrator(caller, appid)
-    account = lock_target(caller, accountid, appid)
+    account = lock_account(caller, accountid, appid)
     return {"object": "end", "count": end_sessions_of(account)}
 
 

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from functools import cache
 from typing import Any, NamedTuple
 from unicodedata import is_normalized
 
@@ -15,6 +14,9 @@ from marshmallow.fields import Field, Raw, String
 
 from errors import ServiceError
 from formats import matches
+
+# The minimum and maximum number of characters of each field whose rule is "name"
+Lengths = dict[str, tuple[int, int]]
 
 
 class FieldSpec(NamedTuple):
@@ -190,36 +192,36 @@ def profile_schema(names: Sequence[str] | None = None, *, creating: bool) -> Sch
     optional = config["OPTIONAL_PROFILE_FIELDS"]
     if names is not None:
         required, optional = tuple(names), ()
-    lengths = tuple(config["PROFILE_LENGTHS"].items())
-    return make_schema(required, optional, lengths, creating=creating)
+    schemas = current_app.extensions.setdefault("profile_schemas", {})
+    key = required, optional, creating
+    if key not in schemas:
+        lengths = config["PROFILE_LENGTHS"]
+        schemas[key] = make_schema(required, optional, lengths, creating=creating)
+    return schemas[key]
 
 
-@cache
 def make_schema(
-    required: tuple[str, ...],
-    optional: tuple[str, ...],
-    lengths: Any,
+    required: Sequence[str],
+    optional: Sequence[str],
+    lengths: Lengths,
     *,
     creating: bool,
 ) -> Schema:
     """Return the schema of these fields, in this order, whose messages are the codes.
 
-    ``lengths``: the name of each field whose rule is "name", with its minimum and
-    maximum number of characters. Raises ServiceError for an unknown field.
+    Raises ServiceError for an unknown field.
     """
     schema: dict[str, Field] = {}
     for name in (*required, *optional):
         schema[get_field(name).property] = make_field(
-            name, dict(lengths), optional=name in optional, creating=creating
+            name, lengths, optional=name in optional, creating=creating
         )
     if creating:
         schema["default"] = Raw(allow_none=True, metadata={"type": "boolean"})
     return Body.from_dict(schema)()
 
 
-def make_field(
-    name: str, lengths: dict[str, tuple[int, int]], *, optional: bool, creating: bool
-) -> Field:
+def make_field(name: str, lengths: Lengths, *, optional: bool, creating: bool) -> Field:
     """Return the field of a schema.
 
     An optional field can also be null; an empty string counts as null. In an update, an

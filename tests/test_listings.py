@@ -35,6 +35,11 @@ both = pytest.mark.parametrize(
 )
 
 
+def position(profile):
+    """Where a profile is in a list."""
+    return Profile.get(Profile.profileid == profile["profileid"]).id
+
+
 def walk(client, path):
     """The pages of a listing, from link to link."""
     while path:
@@ -131,6 +136,41 @@ def test_after_is_a_row_of_the_account_that_is_listed(administrator, model, name
         query = f"accountid={own['accountid']}&after={row[f'{name}id']}"
         assert administrator.get(f"{path}?{query}").status_code == status
         assert administrator.get(f"{path}?{query}&all=1").status_code == status
+
+
+@both
+def test_a_walk_beside_deletions(administrator, model, name):
+    """Even of the row that the next page comes after."""
+    rows = fill(model, administrator.appid, 7)
+    accountid = rows[0]["accountid"]
+    key = f"{name}id"
+    seen = []
+    path = f"/api/administrator/{name}s?limit=2&accountid={accountid}"
+    for page in walk(administrator, path):
+        seen += page
+        model.delete().where(getattr(model, key) == page[-1][key]).execute()
+    assert seen == rows
+    gone = f"{path}&after={rows[-1][key]}"
+    assert_error(administrator.get(gone), 400, "invalid-after")
+
+
+@pytest.mark.parametrize("after", ["-1", "+1", "1.0", "²", "9" * 20, "9" * 5_000])
+def test_a_position_that_is_refused(administrator, after):
+    for path in (PROFILES, SESSIONS, ACCOUNTS):
+        response = administrator.get(path, query_string={"after": after})
+        assert_error(response, 400, "invalid-after")
+
+
+def test_any_position_is_one_of_the_own_rows(administrator, user):
+    """A position that is another row's shows nothing of it."""
+    fill(Profile, administrator.appid, 2)
+    rows = fill(Profile, user.appid, 1, accountid=user.accountid)
+    fill(Profile, administrator.appid, 2)
+    path = f"/api/user/profiles?accountid={user.accountid}"
+    for after in (position(rows[0]) + 1, LARGEST):
+        assert user.get(f"{path}&after={after}").json == rows
+    for after in (position(rows[0]), 0, "0" * 19):
+        assert user.get(f"{path}&after={after}").json is None
 
 
 @pytest.fixture
@@ -400,7 +440,7 @@ def test_the_link_keeps_the_address(administrator):
     query = f"accountid={rows[0]['accountid']}&email=%E1%BA%9E%CE%A3%C4%B0%2Bx%40"
     response = administrator.get(f"{PROFILES}?{query}example.com&limit=2")
     assert response.json == rows[:2]
-    link = f"{PROFILES}?{query}example.com&limit=2&after={rows[1]['profileid']}"
+    link = f"{PROFILES}?{query}example.com&limit=2&after={position(rows[1])}"
     assert response.headers["Link"] == f'<{link}>; rel="next"'
     set_email(rows[1], "displayEmail", None)
     assert administrator.get(link).json == rows[2:]
@@ -413,7 +453,7 @@ def test_the_link_has_what_the_next_page_needs(administrator):
     query = f"all=&offset=1&after={after}&limit=1&accountid={accountid}"
     response = administrator.get(f"{PROFILES}?{query}")
     assert response.json == [rows[2]]
-    rest = f"limit=1&accountid={accountid}&after={rows[2]['profileid']}"
+    rest = f"limit=1&accountid={accountid}&after={position(rows[2])}"
     assert response.headers["Link"] == f'<{PROFILES}?{rest}>; rel="next"'
 
 

@@ -1,5 +1,6 @@
 """Two updates of a profile: both are stored, or the later one is a 412 if asked for."""
 
+from datetime import datetime, timedelta, timezone
 from functools import partial
 
 import pytest
@@ -133,6 +134,11 @@ def test_the_entity_tag_is_updated_at(user):
         (f'"{OLD}", "{{}}"', 200),
         (f'"{{}}","{OLD}"', 200),
         ("*", 200),
+        ('"{offset}"', 200),
+        ('"{basic}"', 200),
+        ('"{elsewhere}"', 200),
+        ('"{local}"', 412),
+        ('"0001-01-01T00:00:00+14:00"', 412),
         (f'"{OLD}"', 412),
         ('W/"{}"', 412),
         ("{}", 412),
@@ -142,8 +148,19 @@ def test_the_entity_tag_is_updated_at(user):
     ],
 )
 def test_if_match(user, profile, header, status):
-    """It is compared as RFC 9110 says. After a 412, nothing is stored."""
-    headers = {"If-Match": header.format(profile["updatedAt"])}
+    """It is compared as RFC 9110 says. After a 412, nothing is stored.
+
+    Each tag is a moment, because generated clients parse it, and write another form.
+    """
+    updated_at = profile["updatedAt"]
+    moment = datetime.fromisoformat(updated_at)
+    forms = {
+        "offset": updated_at.replace("Z", "000+00:00"),
+        "basic": updated_at.replace("-", "").replace(":", "").replace("Z", "9+0000"),
+        "elsewhere": moment.astimezone(timezone(timedelta(hours=-3))).isoformat(),
+        "local": updated_at.removesuffix("Z"),
+    }
+    headers = {"If-Match": header.format(updated_at, **forms)}
     body = named("Grace")
     response = user.update(profile["profileid"], body, headers=headers)
     found = find_own_profile(user.caller, profile["profileid"])

@@ -1,5 +1,6 @@
 """A user's own: the account and its default, the profiles, the sessions."""
 
+import re
 import time
 from functools import partial
 
@@ -8,6 +9,7 @@ from service import (
     SESSIONS,
     assert_error,
     at_once,
+    fill,
     named,
     on_mysql,
     sign_in,
@@ -17,7 +19,7 @@ from accounts import delete_account, find_own_account
 from callers import OPERATOR
 from database import db
 from errors import ServiceError
-from models import Session
+from models import Profile, Session
 from profiles import (
     delete_profile,
     list_own_profiles,
@@ -64,8 +66,11 @@ def test_list_own_profiles_of_the_account_alone(reader):
     made = [reader.create(named(name)).json for name in "abc"][::-1]
     first = reader.get(f"{path}&limit=2&offset=0")
     assert first.json == made[:2]
-    following = f"{path}&limit=2&after={made[1]['profileid']}"
+    position = Profile.get(Profile.profileid == made[1]["profileid"]).id
+    following = f"{path}&limit=2&after={position}"
     assert first.headers["Link"] == f'<{following}>; rel="next"'
+    by_id = f"{path}&limit=2&after={made[1]['profileid']}"
+    assert reader.get(by_id).json == made[2:]
     assert reader.head(f"{path}&limit=2").headers["Link"] == first.headers["Link"]
     assert reader.get(following).json == made[2:]
     assert reader.get(f"{path}&limit=0").data == b"null\n"
@@ -77,6 +82,24 @@ def test_a_cursor_is_a_row_of_this_listing(user, administrator, more):
     another = user.create(named("a")).json["profileid"]
     path = f"{own(OWN_PROFILES, administrator)}&after={another}{more}"
     assert_error(administrator.get(path), 400, "invalid-after")
+
+
+@pytest.mark.parametrize("limit", [1_001, 2**63 - 1])
+@pytest.mark.parametrize(
+    "model, list_own", [(Profile, list_own_profiles), (Session, list_own_sessions)]
+)
+def test_a_page_of_an_own_list_has_1000_rows_at_most(app, user, model, list_own, limit):
+    """Over HTTP, where a user could let the service read any number into memory."""
+    fill(model, user.appid, 1_002, accountid=user.accountid)
+    rows = list_own(user.caller, user.accountid, all=True)
+    assert list_own(user.caller, user.accountid, limit=limit) == rows[:limit]
+    path = own(f"/api/user/{model._meta.table_name}s", user)
+    page = user.get(f"{path}&limit={limit}")
+    assert page.json == rows[:1_000]
+    following = re.fullmatch('<(.+)>; rel="next"', page.headers["Link"])[1]
+    assert user.get(following).json == rows[1_000:]
+    assert user.get(f"{path}&limit={limit}&all=1").json == rows
+    assert_error(user.get(f"{path}&limit={2**63}"), 400, "invalid-limit")
 
 
 def test_set_default_profile(reader):
