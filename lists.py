@@ -180,22 +180,25 @@ def select_page(listing: Listing, limit: int, offset: int = 0) -> list[Positione
     model, position = listing.model, listing.position
     if position is None:
         position = "" if model is Account else MAX_INT64
-    arguments: dict[str, Any] = {"appid": listing.appid, "position": position}
+    arguments: dict[str, Any] = {
+        "appid": listing.appid,
+        "position": position,
+        "limit": limit,
+    }
     if listing.accountid is not None:
         # MySQL can't compare some strings with ASCII columns, so whatever isn't an
         # accountid becomes an empty string, which no row has.
         is_accountid = is_identifier(Account.PREFIX, listing.accountid)
         arguments["accountid"] = listing.accountid if is_accountid else ""
     if listing.email is not None:
-        cursor = select_by_email(email=listing.email, limit=limit, **arguments)
+        cursor = select_by_email(email=listing.email, **arguments)
     elif issubclass(model, Account):
-        cursor = select_accounts(limit=limit, offset=offset, **arguments)
+        cursor = select_accounts(offset=offset, **arguments)
         return split_accounts(cursor.fetchall())
-    elif listing.active:
-        now = current_timestamp()
-        cursor = select_active(now=now, limit=limit, offset=offset, **arguments)
     else:
-        cursor = select_newest(model, limit=limit, offset=offset, **arguments)
+        if listing.active:
+            arguments["now"] = current_timestamp()
+        cursor = select_newest(model, offset=offset, **arguments)
     rows = to_rows(model, cursor.fetchall())
     return [(row["id"], model.to_resource(row)) for row in rows]
 
@@ -244,37 +247,21 @@ def select_newest(
     limit: int,
     offset: int,
     accountid: str | None = None,
+    now: str | None = None,
 ) -> peewee.Query:
-    """Select profiles or sessions, newest first."""
-    query = newest(model, appid, accountid, position)
-    return query.limit(limit).offset(offset)
-
-
-@built_once
-def select_active(
-    *,
-    appid: str,
-    position: Position,
-    limit: int,
-    offset: int,
-    now: str,
-    accountid: str | None = None,
-) -> peewee.Query:
-    """Select the sessions that neither ended nor expired, newest first."""
-    query = newest(Session, appid, accountid, position)
-    query = query.where(Session.endedAt.is_null(), Session.expiresAt > now)
-    return query.limit(limit).offset(offset)
-
-
-def newest(
-    model: NewestFirst, appid: str, accountid: str | None, position: Position
-) -> "peewee.ModelSelect[Any]":
-    """Return the query of the rows after a position, newest first."""
+    """Select profiles or sessions, newest first. ``now``: only running sessions."""
     index = "appid_id" if accountid is None else "appid_accountid_id"
     table = db.force_index(model, f"{model._meta.table_name}_{index}")
     query = model.select().from_(table)
     query = query.where(is_in_scope(model, appid, accountid), model.id < position)
-    return query.order_by(model.id.desc())
+    if now is not None:
+        query = query.where(is_running(now))
+    return query.order_by(model.id.desc()).limit(limit).offset(offset)
+
+
+def is_running(now: str) -> peewee.Expression:
+    """Return the condition that a session has neither ended nor expired."""
+    return Session.endedAt.is_null() & (Session.expiresAt > now)
 
 
 @built_once
