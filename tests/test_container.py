@@ -23,8 +23,7 @@ def files_of(patterns):
 
 def test_the_image_runs_as_on_other_platforms():
     """And as a user with a number, by which Kubernetes knows that it is not root."""
-    (version,) = (ROOT / ".python-version").read_text().split()
-    assert LAST["FROM"] == f"python:{version}-slim"
+    assert re.fullmatch(r"python:3\.\d+-slim", LAST["FROM"])
     assert json.loads(LAST["CMD"]) == PROCFILE
     assert f"--uid {int(LAST['USER'])} profiles" in DOCKERFILE
 
