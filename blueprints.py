@@ -47,7 +47,7 @@ def endpoint(method: str, path: str) -> Callable[[View], View]:
 
 @endpoint("PATCH", "/api/user/update-profile")
 def update_profile() -> ResponseReturnValue:
-    caller, body = read_caller_and_body("profileid")
+    caller, body = read_caller("profileid"), read_body()
     profileid = request.args.get("profileid")
     profile = profiles.update_profile(
         caller, profileid, body, appid=caller.appid, if_match=read_if_match()
@@ -57,7 +57,7 @@ def update_profile() -> ResponseReturnValue:
 
 @endpoint("POST", "/api/user/create-profile")
 def create_profile() -> ResponseReturnValue:
-    caller, body = read_caller_and_body("accountid")
+    caller, body = read_caller("accountid"), read_body()
     accountid = request.args.get("accountid")
     key = request.headers.get("Idempotency-Key")
     profile = profiles.create_profile(
@@ -133,7 +133,7 @@ def create_account() -> ResponseReturnValue:
 
 @endpoint("POST", "/api/administrator/create-session")
 def create_session() -> ResponseReturnValue:
-    caller, body = read_caller_and_body("accountid")
+    caller, body = read_caller("accountid"), read_body()
     accountid = request.args.get("accountid")
     duration = body.get("duration", sessions.DEFAULT_DURATION)
     if duration is None:  # JSON's null is refused, as an empty string is
@@ -189,14 +189,6 @@ def read_caller(parameter: str | None = None) -> SessionCaller:
     if caller.reason:
         raise ServiceError("sign-in-required", reason=caller.reason)
     return caller
-
-
-def read_caller_and_body(parameter: str) -> tuple[SessionCaller, dict[str, Any]]:
-    """Return the caller and the body of the request. ``parameter`` as in read_caller().
-
-    Raises the errors of read_caller() and then those of read_body().
-    """
-    return read_caller(parameter), read_body()
 
 
 def call_operation(operation: Callable[..., Resource], parameter: str) -> Resource:

@@ -22,10 +22,10 @@ def read_body() -> dict[str, Any]:
     Without a body the dictionary is empty. Raises invalid-body, unsupported-media-type
     or Werkzeug's RequestEntityTooLarge.
     """
-    data = read_bytes()
-    if not data:
-        return {}
     try:
+        data = request.get_data()
+        if not data:
+            return {}
         if request.is_json:
             body = orjson.loads(data)
         elif request.mimetype in (URLENCODED, MULTIPART):
@@ -34,7 +34,7 @@ def read_body() -> dict[str, Any]:
             raise ServiceError("unsupported-media-type")
         if not isinstance(body, dict):
             raise ValueError
-    except ValueError as error:
+    except (ValueError, ClientDisconnected) as error:  # malformed, or it broke off
         raise ServiceError("invalid-body") from error
     return body
 
@@ -60,11 +60,3 @@ def parse_form(data: bytes) -> dict[str, str]:
     if "\ufffd" in "".join(form.values()):
         raise ValueError
     return form
-
-
-def read_bytes() -> bytes:
-    """Return the bytes of the body. Raises invalid-body or RequestEntityTooLarge."""
-    try:
-        return request.get_data()
-    except ClientDisconnected as error:  # turns.py received only a part of it
-        raise ServiceError("invalid-body") from error

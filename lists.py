@@ -52,10 +52,6 @@ class Listing:
     active: bool = False
     position: Position | None = None
 
-    def after(self, position: Position) -> "Listing":
-        """Return the listing of the rows after a position."""
-        return replace(self, position=position)
-
 
 class Page(list[Resource]):
     """A part of a list. ``rest``: the listing of the rows that follow, or None."""
@@ -106,7 +102,8 @@ def read_list(listing: Listing, paging: Paging) -> Page | None:
     if paging.offset is not None:
         offset = parse_number("offset", paging.offset)
     if paging.after:
-        listing = listing.after(find_position(listing, paging.after))
+        position = find_position(listing, paging.after)
+        listing = replace(listing, position=position)
     return read_page(listing, limit, offset) or None
 
 
@@ -147,7 +144,7 @@ def read_page(listing: Listing, limit: int, offset: int = 0) -> Page:
     rest = None
     if page and has_more:
         last_position, _ = page[-1]
-        rest = listing.after(last_position)
+        rest = replace(listing, position=last_position)
     return Page([resource for _, resource in page], rest)
 
 
@@ -167,7 +164,7 @@ def search(listing: Listing, size: int) -> Iterator[Positioned]:
         if len(candidates) < size:
             return
         last_position, _ = candidates[-1]
-        listing = listing.after(last_position)
+        listing = replace(listing, position=last_position)
 
 
 def lower_ascii(text: str | None) -> bytes:
