@@ -1,7 +1,8 @@
 /* A client for Profiles 6.0.0 in JavaScript. Copy it into your product and
 adapt it; for TypeScript, copy client.d.mts, too. It needs Node 20 or newer.
 
-It reads these environment variables, of which the first two are required:
+By default, it reads these environment variables, of which the first two are
+required:
 
 - PROFILES_URL: the address of the service, such as http://127.0.0.1:8000
 - PROFILES_TOKEN: an administrator's token
@@ -10,6 +11,9 @@ It reads these environment variables, of which the first two are required:
   by default 5 for a GET and 15 for a change. Choose less than your web server
   gives a page, or more for a nightly job. A method that sends several requests
   can take longer.
+
+To configure it by values, or to use several services, create a Service, which
+has the functions below as methods, and user() in place of new User().
 
 You identify a user by your own id for the user:
 
@@ -22,6 +26,7 @@ SignedOut, end your own session too, and show your sign-in page. */
 
 import { createHash, randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
+import { inspect } from "node:util";
 
 const DURATION = 2_592_000; // seconds that a user's session lasts: 30 days
 const WAITS = [0, 1, 2, 4]; // seconds before each retry, without a Retry-After
@@ -36,16 +41,23 @@ const OWN_FIELD = /^x-[a-z0-9]+(-[a-z0-9]+)*$/;
 const PARAMETERS = `accountid profileid sessionid email active limit offset
   after all`.split(/\s+/);
 
-// A PROFILES_URL has no password or query. Errors show only the first group,
-// because the path may be secret.
-const ADDRESS = /^(https?:\/\/[\w.:[\]-]+)(\/[^@?#\s]*)?$/;
+const HEADER = /^[!-~]([ -~]*[!-~])?$/;
+const HOST = String.raw`[\w-]+(\.[\w-]+)*\.?|\[[0-9A-Fa-f:.]+\]`;
+const SETTINGS = {
+  url: RegExp(`^https?://(${HOST})(:\\d*)?(/[^@?#\\s]*)?$`), // without a password
+  token: HEADER,
+  appid: HEADER,
+  timeout: /^\d+(\.\d+)?$/,
+};
 
 /**
  * A request failed. The code is one of API.md's, or one of these:
  *
  * unexpected-answer: the response is a proxy's page, say, not the service's.
  * no-answer: there was no response, so there is no status either.
- * not-sent: a variable is not set, or a variable, token or key is malformed.
+ * not-sent: a setting is missing, or a setting, token or key is malformed.
+ * not-stored: the service's settings lack the fields that are named in errors.
+ * All other fields were stored.
  */
 export class ServiceError extends Error {
   constructor(
@@ -70,88 +82,257 @@ export class ServiceError extends Error {
       parts.push(`request ${requestId}`);
     }
     super(parts.filter((part) => part).join(", "));
-    this.name = new.target.name;
+    this.name = "ServiceError"; // also after a bundler has minified this file
     this.code = code;
     this.status = status;
     this.requestId = requestId; // finds each try in the service's log
     this.reason = reason; // of a 401: ended, expired, or null if unknown
     this.errors = errors; // each wrong field's code
     this.retryAfter = retryAfter;
-    this.detail = detail; // of no-answer and not-sent: what went wrong
+    this.detail = detail; // of no-answer, not-sent, not-stored: what went wrong
   }
 }
 
 /**
- * PROFILES_TOKEN or PROFILES_APPID is wrong. Tell the operator, not the user.
+ * The service's token or appid is wrong. Tell the operator, not the user.
  */
-export class AdministratorTokenError extends ServiceError {}
+export class AdministratorTokenError extends ServiceError {
+  name = "AdministratorTokenError";
+}
 
 /** The user must sign in again: the session ended, expired or was deleted. */
-export class SignedOut extends ServiceError {}
+export class SignedOut extends ServiceError {
+  name = "SignedOut";
+}
 
 /**
- * Send a request and return the response. Throws ServiceError.
+ * A service whose settings are arguments, not environment variables.
  *
- * If no response arrives, the request is retried once, immediately; after a
- * 502, 503 or 504, up to four times. The options are the body, the key, ifMatch
- * and the parameters. Throws TypeError for an unknown field or parameter, and
- * for an empty parameter, which would count as not sent: without a sessionid,
- * for example, end-session ends the session of the token.
+ * They mean what the variables of the same names mean: `timeout`, for example,
+ * is PROFILES_TIMEOUT, in seconds.
  */
-export async function sendRequest(method, path, token, options = {}) {
-  const { body, key, ifMatch, ...query } = options;
-  checkNames(body, query);
-  const headers = {
-    Authorization: `Bearer ${token}`,
-    "X-Appid": appid(),
-    "X-Request-Id": randomUUID(), // of each try
-  };
-  if (body) {
-    headers["Content-Type"] = "application/json";
+export class Service {
+  #settings;
+
+  constructor({ url, token, appid = "default", timeout = null } = {}) {
+    this.#settings = { url, token, appid, timeout };
   }
-  if ("key" in options) {
-    headers["Idempotency-Key"] = key;
+
+  /** Return the name of a setting, for messages, and its value. */
+  findSetting(name) {
+    return [name, this.#settings[name]];
   }
-  if (ifMatch !== undefined && ifMatch !== null) {
-    headers["If-Match"] = `"${ifMatch}"`;
-  }
-  for (const [name, value] of Object.entries(headers)) {
-    if (typeof value !== "string" || !/^[!-~]([ -~]*[!-~])?$/.test(value)) {
-      throw new ServiceError("not-sent", { detail: `malformed ${name}` });
+
+  /** Return a setting as a string. Throws ServiceError, which names it. */
+  #checkSetting(name, defaultValue = "") {
+    const [shownName, setting] = this.findSetting(name);
+    const value = String(setting ?? defaultValue);
+    if (!value) {
+      throw new ServiceError("not-sent", { detail: `${shownName} is not set` });
     }
+    if (!SETTINGS[name].test(value)) {
+      throw new ServiceError("not-sent", { detail: `malformed ${shownName}` });
+    }
+    return value;
   }
-  const defaultTimeout = method === "GET" ? "5" : "15";
-  const timeout = process.env.PROFILES_TIMEOUT || defaultTimeout;
-  if (!/^\d+(\.\d+)?$/.test(timeout)) {
-    throw new ServiceError("not-sent", {
-      detail: "malformed PROFILES_TIMEOUT",
+
+  // Arrow functions keep `this`, so you can pass administrate to walk().
+
+  /**
+   * Send a request and return the response. Throws ServiceError.
+   *
+   * If no response arrives, the request is retried once, immediately; after a
+   * 502, 503 or 504, up to four times. The options are the body, the key,
+   * ifMatch and the parameters. Throws TypeError for an unknown field or
+   * parameter, and for an empty parameter, which would count as not sent:
+   * without a sessionid, for example, end-session ends the session of the
+   * token.
+   */
+  sendRequest = async (method, path, token, options = {}) => {
+    const { body, key, ifMatch, ...query } = options;
+    checkNames(body, query);
+    const headers = {
+      Authorization: `Bearer ${token}`,
+      "X-Appid": this.#checkSetting("appid"),
+      "X-Request-Id": randomUUID(), // of each try
+    };
+    if (body) {
+      headers["Content-Type"] = "application/json";
+    }
+    if ("key" in options) {
+      headers["Idempotency-Key"] = key;
+    }
+    if (ifMatch !== undefined && ifMatch !== null) {
+      headers["If-Match"] = `"${ifMatch}"`;
+    }
+    for (const [name, value] of Object.entries(headers)) {
+      if (typeof value !== "string" || !HEADER.test(value)) {
+        throw new ServiceError("not-sent", { detail: `malformed ${name}` });
+      }
+    }
+    const defaultTimeout = method === "GET" ? "5" : "15";
+    const timeout = this.#checkSetting("timeout", defaultTimeout);
+    const request = { method, query, headers, body: JSON.stringify(body) };
+    const deadline = performance.now() + 1000 * Number(timeout);
+    let losses = 0;
+    for (const defaultWait of WAITS) {
+      let wait = defaultWait;
+      try {
+        return await this.#sendOnce(path, deadline, request);
+      } catch (error) {
+        if (error.code === "no-answer") {
+          losses += 1;
+          wait = 0;
+        } else if (![502, 503, 504].includes(error.status)) {
+          throw error;
+        }
+        if (/^\d+$/.test(error.retryAfter)) {
+          wait = Number(error.retryAfter);
+        }
+        if (losses > 1 || performance.now() + 1000 * wait >= deadline) {
+          throw error;
+        }
+      }
+      await sleep(1000 * wait);
+    }
+    return this.#sendOnce(path, deadline, request);
+  };
+
+  async #sendOnce(path, deadline, { query, ...request }) {
+    const address = this.#checkSetting("url");
+    const parameters = new URLSearchParams(query);
+    const url = `${address.replace(/\/+$/, "")}/api/${path}?${parameters}`;
+    const requestId = request.headers["X-Request-Id"];
+    const timeLeft = Math.ceil(deadline - performance.now());
+    const milliseconds = Math.min(1000 * TRY_SECONDS, Math.max(100, timeLeft));
+    let response;
+    let text;
+    try {
+      response = await fetch(url, {
+        ...request,
+        redirect: "manual", // because fetch would turn a POST into a GET
+        signal: AbortSignal.timeout(milliseconds),
+      });
+      text = await response.text();
+    } catch (error) {
+      if (error.cause?.message === "bad port") {
+        const [shownName] = this.findSetting("url");
+        const detail = `${shownName} has a port that fetch() refuses`;
+        throw new ServiceError("not-sent", { detail });
+      }
+      // The path may be secret.
+      const origin = address.split("/").slice(0, 3).join("/");
+      const detail = `${origin}, ${describeCause(error)}`;
+      throw new ServiceError("no-answer", { requestId, detail });
+    }
+    const { status, headers } = response;
+    let content = {};
+    try {
+      content = JSON.parse(text);
+      if (status === 200 || status === 201) {
+        return { status, headers, content };
+      }
+    } catch {
+      // It is not JSON.
+    }
+    if (content?.object !== "error") {
+      content = {};
+    }
+    const code = content.message ?? "unexpected-answer";
+    let ErrorType = ServiceError;
+    if (code === "sign-in-required" || code === "administrator-required") {
+      const isUser = path.startsWith("user/");
+      ErrorType = isUser ? SignedOut : AdministratorTokenError;
+    }
+    throw new ErrorType(code, {
+      status,
+      requestId: headers.get("X-Request-Id") ?? requestId,
+      reason: content.reason,
+      errors: content.errors,
+      retryAfter: headers.get("Retry-After") ?? "",
     });
   }
-  const request = { method, query, headers, body: JSON.stringify(body) };
-  const deadline = performance.now() + 1000 * Number(timeout);
-  let losses = 0;
-  for (const defaultWait of WAITS) {
-    let wait = defaultWait;
-    try {
-      return await sendOnce(path, deadline, request);
-    } catch (error) {
-      if (error.code === "no-answer") {
-        losses += 1;
-        wait = 0;
-      } else if (![502, 503, 504].includes(error.status)) {
-        throw error;
-      }
-      if (/^\d+$/.test(error.retryAfter)) {
-        wait = Number(error.retryAfter);
-      }
-      if (losses > 1 || performance.now() + 1000 * wait >= deadline) {
-        throw error;
-      }
-    }
-    await sleep(1000 * wait);
+
+  /** Send a request with the administrator's token. */
+  administrate = async (method, path, options) => {
+    const token = this.#checkSetting("token");
+    return this.sendRequest(method, `administrator/${path}`, token, options);
+  };
+
+  /**
+   * Yield all accounts, each with its default profile, in the order of their
+   * ids.
+   *
+   * The `externalid` of an account is your id for the user, or null if it has
+   * none. With `accountid`, yield only this one; with `after`, those after it.
+   */
+  accounts = (query) => {
+    return walk(this.administrate, "accounts", { limit: 100, ...query });
+  };
+
+  /**
+   * Yield the profiles of all users, newest first.
+   *
+   * With `email`, yield those with this address; with `accountid`, those of
+   * this account.
+   */
+  profiles = (query) => {
+    return walk(this.administrate, "profiles", { limit: 100, ...query });
+  };
+
+  /**
+   * Create the account of a user, start a session, and return the User.
+   *
+   * Calling it again is safe, because the same id always gives the same
+   * account. Throws ServiceError("invalid-idempotency-key") if another user's
+   * id has the same hash. Then don't call new User(userId), because it would
+   * act for that other user.
+   */
+  signUp = async (userId, duration = DURATION) => {
+    // This throws TypeError before anything is sent.
+    const user = this.user(userId, { duration });
+    await this.administrate("POST", "create-account", { key: userId });
+    return user.signIn();
+  };
+
+  /** Return a User of this service, as new User() does for the environment's. */
+  user(userId, { token, sessionid, duration } = {}) {
+    return new User(userId, token, sessionid, duration, this);
   }
-  return sendOnce(path, deadline, request);
+
+  /** Return the id that the service gives to the account of your user. */
+  computeAccountid = (userId) => {
+    // HTTP strips whitespace around a header, so "x " and "x" would be one.
+    const isKey = typeof userId === "string" && /^[ -~]{1,255}$/.test(userId);
+    if (!isKey || userId !== userId.trim()) {
+      const rule = "must be 1 to 255 printable ASCII characters, trimmed";
+      throw new TypeError(`userId ${rule}: ${inspect(userId)}`);
+    }
+    const [, appid] = this.findSetting("appid");
+    const hash = createHash("sha256").update(`${appid} ${userId}`);
+    return "acct_" + hash.digest("hex").slice(0, 16);
+  };
 }
+
+/** The service that the environment variables name at each request. */
+class EnvironmentService extends Service {
+  findSetting(name) {
+    const variable = `PROFILES_${name.toUpperCase()}`;
+    const defaultValue = name === "appid" ? "default" : null;
+    return [variable, process.env[variable] || defaultValue];
+  }
+}
+
+const ENVIRONMENT = new EnvironmentService();
+
+export const {
+  sendRequest,
+  administrate,
+  accounts,
+  profiles,
+  signUp,
+  computeAccountid,
+} = ENVIRONMENT;
 
 /** Throw TypeError for an unknown field or parameter, or an empty parameter. */
 function checkNames(body, query) {
@@ -171,69 +352,6 @@ function checkNames(body, query) {
   }
 }
 
-function appid() {
-  return process.env.PROFILES_APPID || "default";
-}
-
-function requiredVariable(name) {
-  const value = process.env[name];
-  if (!value) {
-    throw new ServiceError("not-sent", { detail: `${name} is not set` });
-  }
-  return value;
-}
-
-async function sendOnce(path, deadline, { query, ...request }) {
-  const address = requiredVariable("PROFILES_URL");
-  const match = ADDRESS.exec(address);
-  if (!match) {
-    throw new ServiceError("not-sent", { detail: "malformed PROFILES_URL" });
-  }
-  const parameters = new URLSearchParams(query);
-  const url = `${address.replace(/\/+$/, "")}/api/${path}?${parameters}`;
-  const requestId = request.headers["X-Request-Id"];
-  const timeLeft = Math.ceil(deadline - performance.now());
-  const milliseconds = Math.min(1000 * TRY_SECONDS, Math.max(100, timeLeft));
-  let response;
-  let text;
-  try {
-    response = await fetch(url, {
-      ...request,
-      redirect: "manual", // because fetch would turn a POST into a GET
-      signal: AbortSignal.timeout(milliseconds),
-    });
-    text = await response.text();
-  } catch (error) {
-    const detail = `${match[1]}, ${describeCause(error)}`;
-    throw new ServiceError("no-answer", { requestId, detail });
-  }
-  const { status, headers } = response;
-  let content = {};
-  try {
-    content = JSON.parse(text);
-    if (status === 200 || status === 201) {
-      return { status, headers, content };
-    }
-  } catch {
-    // It is not JSON.
-  }
-  if (content?.object !== "error") {
-    content = {};
-  }
-  const code = content.message ?? "unexpected-answer";
-  let ErrorType = ServiceError;
-  if (code === "sign-in-required" || code === "administrator-required") {
-    ErrorType = path.startsWith("user/") ? SignedOut : AdministratorTokenError;
-  }
-  throw new ErrorType(code, {
-    status,
-    requestId: headers.get("X-Request-Id") ?? requestId,
-    reason: content.reason,
-    errors: content.errors,
-    retryAfter: headers.get("Retry-After") ?? "",
-  });
-}
-
 /** Return the code of the cause, such as ECONNREFUSED, or its class. */
 function describeCause(error) {
   // The error itself says only "fetch failed".
@@ -241,11 +359,8 @@ function describeCause(error) {
   return typeof code === "string" ? code : name;
 }
 
-/** Send a request with the administrator's token. */
-export async function administrate(method, path, options) {
-  const token = requiredVariable("PROFILES_TOKEN");
-  return sendRequest(method, `administrator/${path}`, token, options);
-}
+// The query of a link whose rel is next, quoted or not.
+const NEXT_LINK = /\?([^>]*)>[^<]*;\s*rel="?next"?\s*(?=[;,]|$)/;
 
 /**
  * Return the rows of a page of a list, and the query of the next page, or null:
@@ -254,17 +369,12 @@ export async function administrate(method, path, options) {
  */
 export async function readPage(send, path, query) {
   const { headers, content } = await send("GET", path, query);
-  const next = /\?([^>]*)>; rel="next"/.exec(headers.get("Link") ?? "");
+  const next = NEXT_LINK.exec(headers.get("Link") ?? "");
   const nextQuery = next && Object.fromEntries(new URLSearchParams(next[1]));
   return { rows: content ?? [], nextQuery };
 }
 
-/**
- * Yield every row of a list: walk(administrate, "sessions", { limit: 100 }).
- *
- * Throws ServiceError("invalid-after") if the last profile or session of a page
- * was deleted before the next page was read. Start again then.
- */
+/** Yield every row of a list: walk(administrate, "sessions", { limit: 100 }). */
 export async function* walk(send, path, query) {
   let page = await readPage(send, path, query);
   yield* page.rows;
@@ -272,54 +382,6 @@ export async function* walk(send, path, query) {
     page = await readPage(send, path, page.nextQuery);
     yield* page.rows;
   }
-}
-
-/**
- * Yield all accounts, each with its default profile, in the order of their ids.
- *
- * The `externalid` of an account is your id for the user, or null if it has
- * none. With `accountid`, yield only this one; with `after`, those after it.
- */
-export function accounts(query) {
-  return walk(administrate, "accounts", { limit: 100, ...query });
-}
-
-/**
- * Yield the profiles of all users, newest first.
- *
- * With `email`, yield those with this address; with `accountid`, those of this
- * account.
- */
-export function profiles(query) {
-  return walk(administrate, "profiles", { limit: 100, ...query });
-}
-
-/**
- * Create the account of a user, start a session, and return the User.
- *
- * Calling it again is safe, because the same id always gives the same account.
- * Throws ServiceError("invalid-idempotency-key") if another user's id has the
- * same hash. Then don't call new User(userId), because it would act for that
- * other user.
- */
-export async function signUp(userId, duration = DURATION) {
-  // This throws TypeError before anything is sent.
-  const user = new User(userId, "", "", duration);
-  await administrate("POST", "create-account", { key: userId });
-  return user.signIn();
-}
-
-/** Return the id that the service gives to the account of your user. */
-export function computeAccountid(userId) {
-  // HTTP strips whitespace around a header, so "x " and "x" would be one.
-  const isKey = typeof userId === "string" && /^[ -~]{1,255}$/.test(userId);
-  if (!isKey || userId !== userId.trim()) {
-    const shown = JSON.stringify(userId);
-    const reason = "must be 1 to 255 printable ASCII characters, trimmed";
-    throw new TypeError(`${reason}: ${shown}`);
-  }
-  const hash = createHash("sha256").update(`${appid()} ${userId}`);
-  return "acct_" + hash.digest("hex").slice(0, 16);
 }
 
 /**
@@ -333,6 +395,32 @@ export function toFields(profile) {
     fields[name] = profile[property];
   }
   return fields;
+}
+
+/**
+ * Return the profile of a response, in which the fields have been saved.
+ *
+ * Throws ServiceError("not-stored") if it lacks a value, because the service
+ * ignores fields that aren't in its settings.
+ */
+function readStored(fields, { status, headers, content: profile }) {
+  const stored = toFields(profile);
+  const errors = {};
+  for (const [name, value] of Object.entries(fields)) {
+    const hasValue = (value ?? "") !== "";
+    if (hasValue && (stored[name] ?? null) === null && name !== "default") {
+      errors[name] = "not-stored";
+    }
+  }
+  if (Object.keys(errors).length > 0) {
+    throw new ServiceError("not-stored", {
+      status,
+      requestId: headers.get("X-Request-Id"),
+      errors,
+      detail: "the service's settings lack these fields, the rest was stored",
+    });
+  }
+  return profile;
 }
 
 /** Ignore this code, which says that there is nothing left to do. */
@@ -355,8 +443,17 @@ async function ignoreCode(code, promise) {
  * account.
  */
 export class User {
-  constructor(userId, token = "", sessionid = "", duration = DURATION) {
-    this.accountid = computeAccountid(userId);
+  #service;
+
+  constructor(
+    userId,
+    token = "",
+    sessionid = "",
+    duration = DURATION,
+    service = ENVIRONMENT,
+  ) {
+    this.#service = service;
+    this.accountid = service.computeAccountid(userId);
     this.duration = duration;
     if (Boolean(token) !== Boolean(sessionid)) {
       throw new TypeError("the token and its sessionid belong together");
@@ -370,12 +467,17 @@ export class User {
    * account was deleted, this throws ServiceError("invalid-accountid").
    */
   async signIn() {
-    const { content } = await administrate("POST", "create-session", {
+    const options = {
       accountid: this.accountid,
       body: { duration: this.duration },
-    });
-    this.token = content.token;
-    this.sessionid = content.sessionid;
+    };
+    const reply = await this.#service.administrate(
+      "POST",
+      "create-session",
+      options,
+    );
+    this.token = reply.content.token;
+    this.sessionid = reply.content.sessionid;
     return this;
   }
 
@@ -385,7 +487,8 @@ export class User {
     if (!this.token) {
       throw new TypeError("call signIn() first");
     }
-    return sendRequest(method, `user/${path}`, this.token, options);
+    const pathOfUser = `user/${path}`;
+    return this.#service.sendRequest(method, pathOfUser, this.token, options);
   };
 
   /** Send a request of the user; return the object of the response. */
@@ -420,6 +523,9 @@ export class User {
    * if your form showed no profile. If the profile has changed since then,
    * nothing is saved, and this throws ServiceError("profile-changed"): show it
    * again.
+   *
+   * Throws ServiceError("not-stored"), whose `errors` name them, if fields with
+   * a value aren't in the service's settings. The other fields are stored.
    */
   async saveProfile(fields, profileid = null, ifMatch = null) {
     if (profileid === null) {
@@ -430,7 +536,8 @@ export class User {
       profileid = profile.profileid;
     }
     const options = { profileid, ifMatch, body: fields };
-    return this.call("PATCH", "update-profile", options);
+    const reply = await this.send("PATCH", "update-profile", options);
+    return readStored(fields, reply);
   }
 
   /** Save the profile with the key `first`, and make it the default. */
@@ -439,26 +546,29 @@ export class User {
       // The edited profile was deleted.
       throw new ServiceError("profile-changed", { status: 412 });
     }
-    const { status, content } = await this.send("POST", "create-profile", {
+    const reply = await this.send("POST", "create-profile", {
       accountid: this.accountid,
       key: "first",
       body: { ...fields, default: "true" },
     });
-    if (status === 201) {
-      return content;
+    if (reply.status === 201) {
+      return readStored(fields, reply);
     }
-    await this.setDefaultProfile(content.profileid); // it existed
-    return this.saveProfile(fields, content.profileid, ifMatch);
+    const { profileid } = reply.content; // of the profile that existed
+    await this.setDefaultProfile(profileid);
+    return this.saveProfile(fields, profileid, ifMatch);
   }
 
   /**
    * Create a profile, or return the one that was created with the same key.
    *
-   * Use a new UUID as the key of each profile.
+   * Use a new UUID as the key of each profile. If it creates the profile, this
+   * throws ServiceError("not-stored") for the same reason as saveProfile().
    */
   async createProfile(fields, key) {
     const options = { accountid: this.accountid, key, body: fields };
-    return this.call("POST", "create-profile", options);
+    const reply = await this.send("POST", "create-profile", options);
+    return reply.status === 201 ? readStored(fields, reply) : reply.content;
   }
 
   /** Make a profile the default; return the account. */
@@ -489,13 +599,27 @@ export class User {
     await ignoreCode("sign-in-required", this.send("PATCH", "end-session"));
   }
 
+  /** End the user's other running sessions. */
+  async signOutElsewhere() {
+    const running = [];
+    for await (const session of this.sessions()) {
+      running.push(session.sessionid);
+    }
+    for (const sessionid of running) {
+      if (sessionid !== this.sessionid) {
+        await this.endSession(sessionid);
+      }
+    }
+  }
+
   /**
    * End all sessions of the user with this id, whose token isn't used. Discard
    * the User: another call throws SignedOut.
    */
   async signOutEverywhere() {
     const { accountid } = this;
-    await administrate("PATCH", "end-sessions", { accountid });
+    const options = { accountid };
+    await this.#service.administrate("PATCH", "end-sessions", options);
   }
 
   /**
@@ -504,7 +628,9 @@ export class User {
    */
   async delete() {
     const { accountid } = this;
-    const deletion = administrate("DELETE", "delete-account", { accountid });
+    const deletion = this.#service.administrate("DELETE", "delete-account", {
+      accountid,
+    });
     await ignoreCode("invalid-accountid", deletion);
   }
 }

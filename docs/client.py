@@ -1,6 +1,7 @@
 """A client for Profiles in Python. Copy it into your product and adapt it.
 
-It reads these environment variables, of which the first two are required:
+It needs Python 3.10 or newer, and requests (pip install requests). By default, it reads
+these environment variables, of which the first two are required:
 
 - PROFILES_URL: the address of the service, such as http://127.0.0.1:8000
 - PROFILES_TOKEN: an administrator's token
@@ -9,6 +10,15 @@ It reads these environment variables, of which the first two are required:
   default 5 for a GET and 15 for a change. Choose less than your web server gives a
   page, or more for a nightly job. A method that sends several requests can take longer,
   and so can a response that trickles in, because this limits each wait for data.
+
+To configure it by values, or to use several services, create a Service, which has the
+functions below as methods, and user() in place of User().
+
+If http_proxy, https_proxy or all_proxy is set, requests go through that proxy, which
+can read the tokens if PROFILES_URL begins with http://. To prevent that, exempt the
+host of your PROFILES_URL:
+
+    export no_proxy=127.0.0.1
 
 You identify a user by your own id for the user:
 
@@ -21,6 +31,8 @@ your own session too, and show your sign-in page. Threads and forked processes c
 this module, each with its own User.
 """
 
+from __future__ import annotations  # because Unpack is imported only for type checkers
+
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -28,22 +40,25 @@ from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, field
 from functools import cache
 from hashlib import sha256
+from http.cookiejar import DefaultCookiePolicy
 from secrets import token_hex
 from time import monotonic, sleep
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
 from urllib.parse import parse_qsl
 
 import requests
 from requests import Response
+from requests.adapters import HTTPAdapter
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __version__ = "6.0.0"  # of the service that this file comes with
-
-Object = dict[str, Any]  # an account, a profile or a session, as API.md shows it
-Fields = Mapping[str, str | None]  # such as {"full-name": "Ada King"}
 
 DURATION = 2_592_000  # seconds that a user's session lasts: 30 days
 WAITS = (0, 1, 2, 4)  # seconds before each retry, if the response has no Retry-After
 TRY_SECONDS = 15  # seconds to wait for one response
+POOL_SIZE = 1000  # open connections, so that each thread of a server can have one
 
 FIELDS = (
     "full-name contact-email display-email display-name company-name dob phone "
@@ -53,11 +68,120 @@ FIELDS = (
 BODY_NAMES = [*FIELDS, "default", "duration"]
 # A field that the service's settings add, at most 64 characters long.
 OWN_FIELD = "x-[a-z0-9]+(-[a-z0-9]+)*"
-PARAMETERS = "accountid profileid sessionid email active limit offset after all".split()
 
-# A PROFILES_URL has no password or query. Errors show only the first group, because
-# the path may be secret.
-ADDRESS = r"(https?://[\w.:\[\]-]+)(/[^@?#\s]*)?"
+HOST = r"[\w-]+(\.[\w-]+)*\.?|\[[0-9A-Fa-f:.]+\]"
+ADDRESS = rf"https?://({HOST})(:\d*)?(/[^@?#\s]*)?"  # without password or query
+HEADER = "[!-~]([ -~]*[!-~])?"
+SETTINGS = {"url": ADDRESS, "token": HEADER, "appid": HEADER, "timeout": r"\d+(\.\d+)?"}
+
+Fields = Mapping[str, str | None]  # such as {"full-name": "Ada King"}
+Object = Mapping[str, Any]  # an account, a profile or a session
+
+
+class Profile(TypedDict):
+    profileid: str
+    object: Literal["profile"]
+    appid: str
+    accountid: str
+    fullName: str | None
+    contactEmail: str | None
+    displayEmail: str | None
+    displayName: str | None
+    companyName: str | None
+    dob: str | None
+    phone: str | None
+    occupation: str | None
+    location: str | None
+    website: str | None
+    fields: dict[str, str] | None
+    createdAt: str
+    updatedAt: str
+
+
+class Account(TypedDict):
+    accountid: str
+    object: Literal["account"]
+    appid: str
+    externalid: str | None
+    administrator: bool
+    profileid: str | None
+    createdAt: str
+    updatedAt: str
+    profile: Profile | None
+
+
+class Session(TypedDict):
+    sessionid: str
+    object: Literal["session"]
+    appid: str
+    accountid: str
+    duration: int
+    csrfToken: str
+    expiresAt: str
+    lastVerifiedAt: str
+    ended: bool
+    createdAt: str
+    updatedAt: str
+
+
+class Filter(TypedDict, total=False):
+    """The parameters of a list, except ``limit``."""
+
+    accountid: str | int
+    email: str | int
+    active: str | int
+    offset: str | int
+    after: str | int
+    all: str | int
+
+
+class Query(Filter, total=False):
+    """The parameters of a list."""
+
+    limit: str | int
+
+
+class Parameters(Query, total=False):
+    """The parameters of all requests."""
+
+    profileid: str | int
+    sessionid: str | int
+
+
+class Options(Parameters, total=False):
+    """The parameters of a request, and its body and headers."""
+
+    body: Mapping[str, object] | None
+    key: str | None
+    if_match: str | None
+
+
+PARAMETERS = [*Parameters.__annotations__]
+Method = Literal["GET", "POST", "PATCH", "DELETE"]
+ListPath = Literal["accounts", "profiles", "sessions"]
+AdministratorPath = Literal[
+    "create-account",
+    "create-session",
+    "end-sessions",
+    "delete-account",
+    "accounts",
+    "profiles",
+    "sessions",
+]
+UserPath = Literal[
+    "account",
+    "profile",
+    "profiles",
+    "sessions",
+    "create-profile",
+    "update-profile",
+    "set-default-profile",
+    "delete-profile",
+    "end-session",
+]
+Send = Callable[..., Response]  # administrate, or the send of a User
+Row = TypeVar("Row")
+Page = tuple[list[Row], dict[str, str] | None]
 
 
 @dataclass(eq=False)
@@ -66,7 +190,9 @@ class ServiceError(Exception):
 
     unexpected-answer: the response is not the service's, but a proxy's page, say.
     no-answer: there was no response, so there is no status either.
-    not-sent: a variable is not set, or a variable, token or key is malformed.
+    not-sent: a setting is missing, or a setting, token or key is malformed.
+    not-stored: the service's settings lack the fields that are named in errors. All
+        other fields were stored.
     """
 
     code: str
@@ -75,7 +201,7 @@ class ServiceError(Exception):
     reason: str | None = None  # of a 401: ended, expired, or None for an unknown token
     errors: dict[str, str] = field(default_factory=dict)  # each wrong field's code
     retry_after: str = ""
-    detail: str = ""  # of no-answer and not-sent: what went wrong
+    detail: str = ""  # of no-answer, not-sent and not-stored: what went wrong
 
     def __post_init__(self) -> None:
         self.args = astuple(self)  # copy and pickle create the error from these
@@ -89,65 +215,208 @@ class ServiceError(Exception):
 
 
 class AdministratorTokenError(ServiceError):
-    """PROFILES_TOKEN or PROFILES_APPID is wrong. Tell the operator, not the user."""
+    """The service's token or appid is wrong. Tell the operator, not the user."""
 
 
 class SignedOut(ServiceError):
     """The user must sign in again: the session ended, expired or was deleted."""
 
 
-def send_request(
-    method: str,
-    path: str,
-    token: str,
-    body: Mapping[str, object] | None = None,
-    key: str | None = None,
-    if_match: str | None = None,
-    **query: str | int,
-) -> Response:
-    """Send a request and return the response. Raises ServiceError.
+class Service:
+    """A service whose settings are arguments, not environment variables.
 
-    If no response arrives, the request is retried once, immediately; after a 502, 503
-    or 504, up to four times. Raises ValueError for an unknown field or parameter, and
-    for a parameter that is None or empty, because it would count as not sent: without a
-    sessionid, for example, end-session ends the session of the token.
+    They mean what the variables of the same names mean: ``timeout``, for example, is
+    PROFILES_TIMEOUT, in seconds.
     """
-    check_names(body or {}, query)
-    headers = {
-        "Authorization": f"Bearer {token}",
-        "X-Appid": appid(),
-        "X-Request-Id": token_hex(16),  # of each try
-    }
-    if key is not None:
-        headers["Idempotency-Key"] = key
-    if if_match is not None:
-        headers["If-Match"] = f'"{if_match}"'
-    for name, value in headers.items():
-        if not re.fullmatch("[!-~]([ -~]*[!-~])?", value):
-            raise ServiceError("not-sent", detail=f"malformed {name}")
-    request = {"method": method, "params": query, "json": body, "headers": headers}
-    default = "5" if method == "GET" else "15"
-    timeout = os.environ.get("PROFILES_TIMEOUT") or default
-    if not re.fullmatch(r"\d+(\.\d+)?", timeout):
-        raise ServiceError("not-sent", detail="malformed PROFILES_TIMEOUT")
-    deadline = monotonic() + float(timeout)
-    losses = 0
-    for default_wait in WAITS:
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        appid: str = "default",
+        timeout: float | None = None,
+    ) -> None:
+        self._settings = {"url": url, "token": token, "appid": appid}
+        self._settings["timeout"] = "" if timeout is None else str(timeout)
+
+    def find_setting(self, name: str) -> tuple[str, str]:
+        """Return the name of a setting, for messages, and its value."""
+        return name, self._settings[name]
+
+    def check_setting(self, name: str, default: str = "") -> str:
+        """Return a setting. Raises ServiceError if it is not set, or malformed."""
+        shown_name, value = self.find_setting(name)
+        value = value or default
+        if not value:
+            raise ServiceError("not-sent", detail=f"{shown_name} is not set")
+        if not re.fullmatch(SETTINGS[name], value):
+            raise ServiceError("not-sent", detail=f"malformed {shown_name}")
+        return value
+
+    def send_request(
+        self,
+        method: Method,
+        path: str,
+        token: str,
+        body: Mapping[str, object] | None = None,
+        key: str | None = None,
+        if_match: str | None = None,
+        **query: Unpack[Parameters],
+    ) -> Response:
+        """Send a request and return the response. Raises ServiceError.
+
+        If no response arrives, the request is retried once, immediately; after a 502,
+        503 or 504, up to four times. Raises ValueError for an unknown field or
+        parameter, and for a parameter that is None or empty, because it would count as
+        not sent: without a sessionid, for example, end-session ends the session of the
+        token.
+        """
+        check_names(body or {}, query)
+        headers = {
+            "Authorization": f"Bearer {token}",
+            "X-Appid": self.check_setting("appid"),
+            "X-Request-Id": token_hex(16),  # of each try
+        }
+        if key is not None:
+            headers["Idempotency-Key"] = key
+        if if_match is not None:
+            headers["If-Match"] = f'"{if_match}"'
+        for name, value in headers.items():
+            if not re.fullmatch(HEADER, value):
+                raise ServiceError("not-sent", detail=f"malformed {name}")
+        request = {"method": method, "params": query, "json": body, "headers": headers}
+        default_timeout = "5" if method == "GET" else "15"
+        timeout = self.check_setting("timeout", default_timeout)
+        deadline = monotonic() + float(timeout)
+        losses = 0
+        for default_wait in WAITS:
+            try:
+                return self._send_once(path, deadline, request)
+            except ServiceError as error:
+                wait = default_wait
+                if error.code == "no-answer":
+                    losses += 1
+                    wait = 0
+                elif error.status not in (502, 503, 504):
+                    raise
+                if error.retry_after.isdecimal():
+                    wait = int(error.retry_after)
+                if losses > 1 or monotonic() + wait >= deadline:
+                    raise
+            sleep(wait)
+        return self._send_once(path, deadline, request)
+
+    def _send_once(
+        self, path: str, deadline: float, request: dict[str, Any]
+    ) -> Response:
+        address = self.check_setting("url")
+        url = address.rstrip("/") + "/api/" + path
+        request_id = request["headers"]["X-Request-Id"]
+        seconds = min(TRY_SECONDS, max(0.1, deadline - monotonic()))
         try:
-            return send_once(path, deadline, request)
-        except ServiceError as error:
-            wait = default_wait
-            if error.code == "no-answer":
-                losses += 1
-                wait = 0
-            elif error.status not in (502, 503, 504):
-                raise
-            if error.retry_after.isdecimal():
-                wait = int(error.retry_after)
-            if losses > 1 or monotonic() + wait >= deadline:
-                raise
-        sleep(wait)
-    return send_once(path, deadline, request)
+            # A redirect is not followed, because it would turn a POST into a GET.
+            options = {"timeout": seconds, "allow_redirects": False, **request}
+            response = http_session(os.getpid()).request(url=url, **options)
+        except (ValueError, requests.RequestException) as error:
+            origin = "/".join(address.split("/")[:3])  # the path may be secret
+            detail = f"{origin}, {describe_cause(error)}"
+            # "from None", because the error's own text may contain the token.
+            raise ServiceError("no-answer", None, request_id, detail=detail) from None
+        content: Any = None
+        with suppress(ValueError):  # if it is not JSON
+            content = response.json()
+            if response.status_code in (200, 201):
+                return response
+        if not isinstance(content, dict) or content.get("object") != "error":
+            content = {}
+        code = content.get("message", "unexpected-answer")
+        error_type = ServiceError
+        if code in ("sign-in-required", "administrator-required"):
+            is_user = path.startswith("user/")
+            error_type = SignedOut if is_user else AdministratorTokenError
+        raise error_type(
+            code,
+            response.status_code,
+            response.headers.get("X-Request-Id", request_id),
+            content.get("reason"),
+            content.get("errors", {}),
+            response.headers.get("Retry-After", ""),
+        )
+
+    def administrate(
+        self, method: Method, path: AdministratorPath, **options: Unpack[Options]
+    ) -> Response:
+        """Send a request with the administrator's token."""
+        token = self.check_setting("token")
+        return self.send_request(method, f"administrator/{path}", token, **options)
+
+    def accounts(self, limit: int = 100, **query: Unpack[Filter]) -> Iterator[Account]:
+        """Yield all accounts, each with its default profile, in the order of their ids.
+
+        The ``externalid`` of an account is your id for the user, or None if it has
+        none. With ``accountid``, yield only this one; with ``after``, those after it.
+        """
+        return walk(self.administrate, "accounts", limit=limit, **query)
+
+    def profiles(self, limit: int = 100, **query: Unpack[Filter]) -> Iterator[Profile]:
+        """Yield the profiles of all users, newest first.
+
+        With ``email``, yield those with this address; with ``accountid``, this
+        account's.
+        """
+        return walk(self.administrate, "profiles", limit=limit, **query)
+
+    def sign_up(self, user_id: str, duration: int = DURATION) -> User:
+        """Create the account of a user, start a session, and return the User.
+
+        Calling it again is safe, because the same id always gives the same account.
+        Raises ServiceError("invalid-idempotency-key") if another user's id has the same
+        hash. Then don't call User(user_id), because it would act for that other user.
+        """
+        self.compute_accountid(user_id)  # raises ValueError before anything is sent
+        self.administrate("POST", "create-account", key=user_id)
+        return self.user(user_id, duration=duration)
+
+    def user(
+        self,
+        user_id: str,
+        token: str | None = None,
+        sessionid: str | None = None,
+        duration: int = DURATION,
+    ) -> User:
+        """Return a User of this service, as User() does for the environment's."""
+        return User(user_id, token, sessionid, duration, self)
+
+    def compute_accountid(self, user_id: str) -> str:
+        """Return the id that the service gives to the account of your user."""
+        # HTTP strips whitespace around a header, so "x " and "x" would be one account.
+        is_key = isinstance(user_id, str) and re.fullmatch("[ -~]{1,255}", user_id)
+        if not is_key or user_id != user_id.strip():
+            rule = "must be 1 to 255 printable ASCII characters, trimmed"
+            raise ValueError(f"user_id {rule}: {user_id!r}")
+        _, appid = self.find_setting("appid")
+        return "acct_" + sha256(f"{appid} {user_id}".encode()).hexdigest()[:16]
+
+
+class EnvironmentService(Service):
+    """The service that the environment variables name at each request."""
+
+    def __init__(self) -> None:
+        pass
+
+    def find_setting(self, name: str) -> tuple[str, str]:
+        variable = f"PROFILES_{name.upper()}"
+        default = "default" if name == "appid" else ""
+        return variable, os.environ.get(variable) or default
+
+
+ENVIRONMENT = EnvironmentService()
+send_request = ENVIRONMENT.send_request
+administrate = ENVIRONMENT.administrate
+accounts = ENVIRONMENT.accounts
+profiles = ENVIRONMENT.profiles
+sign_up = ENVIRONMENT.sign_up
+compute_accountid = ENVIRONMENT.compute_accountid
 
 
 def check_names(body: Mapping[str, object], query: Mapping[str, object]) -> None:
@@ -163,62 +432,18 @@ def check_names(body: Mapping[str, object], query: Mapping[str, object]) -> None
             raise ValueError(f"{name} has no value")
 
 
-def appid() -> str:
-    return os.environ.get("PROFILES_APPID") or "default"
-
-
-def required_variable(name: str) -> str:
-    value = os.environ.get(name)
-    if not value:
-        raise ServiceError("not-sent", detail=f"{name} is not set")
-    return value
-
-
 @cache
 def http_session(pid: int) -> requests.Session:
     """Return the connections of a process, which a forked one must not use."""
     # uWSGI forks without calling the hooks of os.register_at_fork().
     session = requests.Session()
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, HTTPAdapter(pool_maxsize=POOL_SIZE))
     # Without an auth, requests would replace the token with a password from ~/.netrc.
     session.auth = lambda request: request
+    # A proxy's cookie for one user would be sent for all others, too.
+    session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
     return session
-
-
-def send_once(path: str, deadline: float, request: dict[str, Any]) -> Response:
-    address = required_variable("PROFILES_URL")
-    match = re.fullmatch(ADDRESS, address)
-    if not match:
-        raise ServiceError("not-sent", detail="malformed PROFILES_URL")
-    url = address.rstrip("/") + "/api/" + path
-    request_id = request["headers"]["X-Request-Id"]
-    seconds = min(TRY_SECONDS, max(0.1, deadline - monotonic()))
-    try:
-        # A redirect is not followed, because it would turn a POST into a GET.
-        options = {"timeout": seconds, "allow_redirects": False, **request}
-        response = http_session(os.getpid()).request(url=url, **options)
-    except (ValueError, requests.RequestException) as error:
-        detail = f"{match[1]}, {describe_cause(error)}"
-        # "from None", because the error's own text may contain the token or the query.
-        raise ServiceError("no-answer", None, request_id, detail=detail) from None
-    content: Any = None
-    with suppress(ValueError):  # if it is not JSON
-        content = response.json()
-        if response.status_code in (200, 201):
-            return response
-    if not isinstance(content, dict) or content.get("object") != "error":
-        content = {}
-    code = content.get("message", "unexpected-answer")
-    error_type = ServiceError
-    if code in ("sign-in-required", "administrator-required"):
-        error_type = SignedOut if path.startswith("user/") else AdministratorTokenError
-    raise error_type(
-        code,
-        response.status_code,
-        response.headers.get("X-Request-Id", request_id),
-        content.get("reason"),
-        content.get("errors", {}),
-        response.headers.get("Retry-After", ""),
-    )
 
 
 def describe_cause(error: BaseException) -> str:
@@ -229,15 +454,25 @@ def describe_cause(error: BaseException) -> str:
     return getattr(error, "strerror", None) or type(error).__name__
 
 
-def administrate(method: str, path: str, **options: Any) -> Response:
-    """Send a request with the administrator's token."""
-    token = required_variable("PROFILES_TOKEN")
-    return send_request(method, f"administrator/{path}", token, **options)
-
-
+@overload
 def read_page(
-    send: Callable[..., Response], path: str, **query: str | int
-) -> tuple[list[Object], dict[str, str] | None]:
+    send: Send, path: Literal["accounts"], **query: Unpack[Query]
+) -> Page[Account]: ...
+
+
+@overload
+def read_page(
+    send: Send, path: Literal["profiles"], **query: Unpack[Query]
+) -> Page[Profile]: ...
+
+
+@overload
+def read_page(
+    send: Send, path: Literal["sessions"], **query: Unpack[Query]
+) -> Page[Session]: ...
+
+
+def read_page(send: Send, path: ListPath, **query: Unpack[Query]) -> Page[Any]:
     """Return a page of a list, and the query of the next page, or None.
 
     For example, read_page(administrate, "accounts", limit=20). The query of the next
@@ -251,58 +486,31 @@ def read_page(
     return rows, dict(parse_qsl(link.partition("?")[2]))
 
 
+@overload
 def walk(
-    send: Callable[..., Response], path: str, **query: str | int
-) -> Iterator[Object]:
-    """Yield every row of a list, as in walk(administrate, "sessions", limit=100).
+    send: Send, path: Literal["accounts"], **query: Unpack[Query]
+) -> Iterator[Account]: ...
 
-    Raises ServiceError("invalid-after") if the last profile or session of a page was
-    deleted before the next page was read. Start again then.
-    """
+
+@overload
+def walk(
+    send: Send, path: Literal["profiles"], **query: Unpack[Query]
+) -> Iterator[Profile]: ...
+
+
+@overload
+def walk(
+    send: Send, path: Literal["sessions"], **query: Unpack[Query]
+) -> Iterator[Session]: ...
+
+
+def walk(send: Send, path: ListPath, **query: Unpack[Query]) -> Iterator[Any]:
+    """Yield every row of a list, as in walk(administrate, "sessions", limit=100)."""
     rows, next_query = read_page(send, path, **query)
     yield from rows
     while next_query:
         rows, next_query = read_page(send, path, **next_query)
         yield from rows
-
-
-def accounts(limit: int = 100, **query: str) -> Iterator[Object]:
-    """Yield all accounts, each with its default profile, in the order of their ids.
-
-    The ``externalid`` of an account is your id for the user, or None if it has none.
-    With ``accountid``, yield only this one; with ``after``, those after this id.
-    """
-    return walk(administrate, "accounts", limit=limit, **query)
-
-
-def profiles(limit: int = 100, **query: str) -> Iterator[Object]:
-    """Yield the profiles of all users, newest first.
-
-    With ``email``, yield those with this address; with ``accountid``, this account's.
-    """
-    return walk(administrate, "profiles", limit=limit, **query)
-
-
-def sign_up(user_id: str, duration: int = DURATION) -> "User":
-    """Create the account of a user, start a session, and return the User.
-
-    Calling it again is safe, because the same id always gives the same account. Raises
-    ServiceError("invalid-idempotency-key") if another user's id has the same hash. Then
-    don't call User(user_id), because it would act for that other user.
-    """
-    compute_accountid(user_id)  # raises ValueError before anything is sent
-    administrate("POST", "create-account", key=user_id)
-    return User(user_id, duration=duration)
-
-
-def compute_accountid(user_id: str) -> str:
-    """Return the id that the service gives to the account of your user."""
-    # HTTP strips whitespace around a header, so "x " and "x" would be one account.
-    is_key = isinstance(user_id, str) and re.fullmatch("[ -~]{1,255}", user_id)
-    if not is_key or user_id != user_id.strip():
-        reason = "must be 1 to 255 printable ASCII characters, trimmed"
-        raise ValueError(f"{reason}: {user_id!r}")
-    return "acct_" + sha256(f"{appid()} {user_id}".encode()).hexdigest()[:16]
 
 
 def to_fields(profile: Object) -> dict[str, str | None]:
@@ -315,6 +523,30 @@ def to_fields(profile: Object) -> dict[str, str | None]:
         property_name = re.sub("-(.)", lambda match: match[1].upper(), name)
         fields[name] = profile[property_name]
     return fields | (profile["fields"] or {})
+
+
+def read_stored(fields: Fields, response: Response) -> Profile:
+    """Return the profile of a response, in which the fields have been saved.
+
+    Raises ServiceError("not-stored") if it lacks a value, because the service ignores
+    fields that aren't in its settings.
+    """
+    profile: Profile = response.json()
+    stored = to_fields(profile)
+    missing = {}
+    for name, value in fields.items():
+        has_value = value is not None and value != ""
+        if has_value and stored.get(name) is None and name != "default":
+            missing[name] = "not-stored"
+    if missing:
+        raise ServiceError(
+            "not-stored",
+            response.status_code,
+            response.headers.get("X-Request-Id"),
+            errors=missing,
+            detail="the service's settings lack these fields, the rest was stored",
+        )
+    return profile
 
 
 @contextmanager
@@ -342,8 +574,10 @@ class User:
         token: str | None = None,
         sessionid: str | None = None,
         duration: int = DURATION,
+        service: Service = ENVIRONMENT,
     ) -> None:
-        self.accountid = compute_accountid(user_id)
+        self.service = service
+        self.accountid = service.compute_accountid(user_id)
         self.duration = duration
         if token is None and sessionid is None:
             self.sign_in()
@@ -354,36 +588,42 @@ class User:
 
     def sign_in(self) -> None:
         """Start a session, and use its token from now on."""
-        query = {"accountid": self.accountid}
         body = {"duration": self.duration}
-        session = administrate("POST", "create-session", body=body, **query).json()
+        response = self.service.administrate(
+            "POST", "create-session", accountid=self.accountid, body=body
+        )
+        session = response.json()
         self.token = session["token"]
         self.sessionid = session["sessionid"]
 
-    def send(self, method: str, path: str, **options: Any) -> Response:
+    def send(
+        self, method: Method, path: UserPath, **options: Unpack[Options]
+    ) -> Response:
         """Send a request of the user. Raises SignedOut."""
-        return send_request(method, f"user/{path}", self.token, **options)
+        path_of_user = f"user/{path}"
+        return self.service.send_request(method, path_of_user, self.token, **options)
 
-    def call(self, method: str, path: str, **options: Any) -> Object:
+    def call(self, method: Method, path: UserPath, **options: Unpack[Options]) -> Any:
         """Send a request of the user; return the object of the response."""
-        content: Object = self.send(method, path, **options).json()
-        return content
+        return self.send(method, path, **options).json()
 
-    def account(self) -> Object:
+    def account(self) -> Account:
         """Return the account; its ``profile`` is the default profile, or None."""
-        return self.call("GET", "account", accountid=self.accountid)
+        account: Account = self.call("GET", "account", accountid=self.accountid)
+        return account
 
-    def profile(self, profileid: str) -> Object:
+    def profile(self, profileid: str) -> Profile:
         """Return a profile of the user."""
-        return self.call("GET", "profile", profileid=profileid)
+        profile: Profile = self.call("GET", "profile", profileid=profileid)
+        return profile
 
-    def profiles(self, limit: int = 100) -> Iterator[Object]:
+    def profiles(self, limit: int = 100) -> Iterator[Profile]:
         """Yield the profiles, newest first."""
         return walk(self.send, "profiles", accountid=self.accountid, limit=limit)
 
     def save_profile(
         self, fields: Fields, profileid: str | None = None, if_match: str | None = None
-    ) -> Object:
+    ) -> Profile:
         """Save the fields in a profile and return it.
 
         Without a profileid, this is the default profile. If there is none, the profile
@@ -392,46 +632,67 @@ class User:
         ``if_match`` is the ``updatedAt`` of the profile that the user has edited, or ""
         if your form showed no profile. If the profile has changed since then, nothing
         is saved, and this raises ServiceError("profile-changed"): show it again.
+
+        Raises ServiceError("not-stored"), whose ``errors`` name them, if fields with a
+        value aren't in the service's settings. The other fields are stored.
         """
         if profileid is None:
             default = self.account()["profile"]
             if default is None:
                 return self._save_first_profile(fields, if_match)
             profileid = default["profileid"]
-        query = {"profileid": profileid, "if_match": if_match}
-        return self.call("PATCH", "update-profile", body=fields, **query)
+        response = self.send(
+            "PATCH",
+            "update-profile",
+            profileid=profileid,
+            body=fields,
+            if_match=if_match,
+        )
+        return read_stored(fields, response)
 
-    def _save_first_profile(self, fields: Fields, if_match: str | None) -> Object:
+    def _save_first_profile(self, fields: Fields, if_match: str | None) -> Profile:
         """Save the profile with the key ``first``, and make it the default."""
         if if_match:
             raise ServiceError("profile-changed", 412)  # the edited one was deleted
-        options = {"key": "first", "accountid": self.accountid}
         body = {**fields, "default": "true"}
-        response = self.send("POST", "create-profile", body=body, **options)
-        profile: Object = response.json()
+        response = self._send_new_profile(body, "first")
         if response.status_code == 201:
-            return profile
-        self.set_default_profile(profile["profileid"])  # it existed
-        return self.save_profile(fields, profile["profileid"], if_match)
+            return read_stored(fields, response)
+        profileid = response.json()["profileid"]  # of the profile that existed
+        self.set_default_profile(profileid)
+        return self.save_profile(fields, profileid, if_match)
 
-    def create_profile(self, fields: Fields, key: str) -> Object:
+    def create_profile(self, fields: Fields, key: str) -> Profile:
         """Create a profile, or return the one that was created with the same key.
 
-        Use a new UUID as the key of each profile.
+        Use a new UUID as the key of each profile. If it creates the profile, this
+        raises ServiceError("not-stored") for the same reason as save_profile().
         """
-        options = {"key": key, "accountid": self.accountid}
-        return self.call("POST", "create-profile", body=fields, **options)
+        response = self._send_new_profile(fields, key)
+        if response.status_code == 201:
+            return read_stored(fields, response)
+        profile: Profile = response.json()
+        return profile
 
-    def set_default_profile(self, profileid: str) -> Object:
+    def _send_new_profile(self, body: Fields, key: str) -> Response:
+        accountid = self.accountid
+        return self.send(
+            "POST", "create-profile", accountid=accountid, body=body, key=key
+        )
+
+    def set_default_profile(self, profileid: str) -> Account:
         """Make a profile the default; return the account."""
-        return self.call("PATCH", "set-default-profile", profileid=profileid)
+        account: Account = self.call(
+            "PATCH", "set-default-profile", profileid=profileid
+        )
+        return account
 
     def delete_profile(self, profileid: str) -> None:
         """Delete a profile. If it was the default, the user has none afterwards."""
         with ignore_code("invalid-profileid"):
             self.send("DELETE", "delete-profile", profileid=profileid)
 
-    def sessions(self, limit: int = 100) -> Iterator[Object]:
+    def sessions(self, limit: int = 100) -> Iterator[Session]:
         """Yield the running sessions, newest first: where the user is signed in."""
         query = {"accountid": self.accountid, "active": "true"}
         return walk(self.send, "sessions", limit=limit, **query)
@@ -446,12 +707,18 @@ class User:
         with ignore_code("sign-in-required"):
             self.send("PATCH", "end-session")
 
+    def sign_out_elsewhere(self) -> None:
+        """End the user's other running sessions."""
+        for session in list(self.sessions()):
+            if session["sessionid"] != self.sessionid:
+                self.end_session(session["sessionid"])
+
     def sign_out_everywhere(self) -> None:
         """End all sessions of the user with this id, whose token isn't used.
 
         Discard the User: another call raises SignedOut.
         """
-        administrate("PATCH", "end-sessions", accountid=self.accountid)
+        self.service.administrate("PATCH", "end-sessions", accountid=self.accountid)
 
     def delete(self) -> None:
         """Delete the account of the user with this id, whose token isn't used.
@@ -459,4 +726,6 @@ class User:
         Its profiles and sessions are deleted, too.
         """
         with ignore_code("invalid-accountid"):
-            administrate("DELETE", "delete-account", accountid=self.accountid)
+            self.service.administrate(
+                "DELETE", "delete-account", accountid=self.accountid
+            )

@@ -127,7 +127,7 @@ def profile() -> str:
             form = {**fields, "updatedAt": stored.get("updatedAt", "")}
             message = "The profile has changed meanwhile. Save again to replace it."
             return page(PROFILE, message, stored=stored, form=form)
-        if FIELDS.keys().isdisjoint(error.errors):
+        if error.code == "not-stored" or FIELDS.keys().isdisjoint(error.errors):
             raise
         return page(PROFILE, "Nothing was saved.", errors=error.errors)
 
@@ -154,7 +154,7 @@ def users() -> ResponseReturnValue:
         return page("", "This page is for the administrator."), 403
     names = ["email", "after"]
     query = {name: request.args[name] for name in names if request.args.get(name)}
-    path = "profiles" if "email" in query else "accounts"
+    path: client.ListPath = "profiles" if "email" in query else "accounts"
     rows, next_page = client.read_page(
         client.administrate, path, limit=PAGE_SIZE, **query
     )

@@ -7,7 +7,7 @@ import { beforeEach, test } from "node:test";
 import { inspect } from "node:util";
 import * as client from "../docs/client.mjs";
 
-const { ServiceError, SignedOut, User, signUp } = client;
+const { Service, ServiceError, SignedOut, User, signUp } = client;
 const { SERVICE, PROFILES_TOKEN } = process.env;
 
 let faults = []; // the next one responds to a request instead of the service
@@ -240,25 +240,98 @@ test("a walk, some of whose requests fail", async () => {
   assert.deepEqual(accounts, [await eve.account()]);
 });
 
-test("a row that is deleted during a walk", async () => {
-  const eve = await newUser();
-  await eve.createProfile(named("a"), "a");
-  const { profileid } = await eve.createProfile(named("b"), "b");
-  const query = { accountid: eve.accountid, limit: 1 };
-  const rows = client.walk(eve.send, "profiles", query);
-  await rows.next();
-  await eve.deleteProfile(profileid);
-  assert.equal((await rejection(rows.next())).code, "invalid-after");
-});
-
 for (const [address, cause] of [
   ["http://127.0.0.1:3/secret", "ECONNREFUSED"],
-  ["http://[::1/secret", "ERR_INVALID_URL"],
+  ["http://127.0.0.1:99999/secret", "ERR_INVALID_URL"],
 ]) {
   test(`nothing listens at ${address}`, async () => {
     process.env.PROFILES_URL = address;
     const error = await rejection(new User("Eve").signIn());
     const origin = address.replace("/secret", "");
     assert.ok(error.message.startsWith(`no-answer, ${origin}, ${cause},`));
+  });
+}
+
+test("a port to which fetch() sends nothing", async () => {
+  process.env.PROFILES_URL = "http://127.0.0.1:1/secret";
+  const { message } = await rejection(new User("Eve").signIn());
+  assert.equal(
+    message,
+    "not-sent, PROFILES_URL has a port that fetch() refuses",
+  );
+});
+
+test("an error has its name, also if a bundler has renamed its class", () => {
+  for (const name of ["ServiceError", "AdministratorTokenError", "SignedOut"]) {
+    assert.equal(new client[name]("x").name, name);
+  }
+});
+
+test("a service that is configured by values", async () => {
+  const url = process.env.PROFILES_URL;
+  delete process.env.PROFILES_URL;
+  const service = new Service({ url, token: PROFILES_TOKEN, timeout: 20 });
+  const eve = await service.signUp("Eve by values", 60);
+  const { token, sessionid } = eve;
+  const kept = service.user("Eve by values", { token, sessionid });
+  const saved = await kept.saveProfile(named("a"));
+  const { accountid } = kept;
+  assert.equal(accountid, service.computeAccountid("Eve by values"));
+  assert.deepEqual(await readAll(service.profiles({ accountid })), [saved]);
+  const [account] = await readAll(service.accounts({ accountid }));
+  assert.deepEqual(account.profile, saved);
+  const query = { accountid, limit: 1 };
+  const page = await client.readPage(service.administrate, "sessions", query);
+  assert.equal(page.rows[0].duration, 60);
+  assert.doesNotMatch(inspect([service, eve]), RegExp(PROFILES_TOKEN));
+  await kept.delete();
+  const { detail } = await rejection(signUp("Eve by values"));
+  assert.equal(detail, "PROFILES_URL is not set");
+});
+
+test("a service whose appid is another one", async () => {
+  const settings = { url: process.env.PROFILES_URL, token: PROFILES_TOKEN };
+  const shop = new Service({ ...settings, appid: "shop" });
+  assert.equal(shop.user("Eve").accountid, "acct_fe37c8dc5d3bd61a");
+  await rejection(shop.signUp("Eve"), client.AdministratorTokenError);
+});
+
+for (const [settings, detail] of [
+  [{ url: "localhost" }, "malformed url"],
+  [{ url: undefined }, "url is not set"],
+  [{ token: "secret\n" }, "malformed token"],
+  [{ token: "" }, "token is not set"],
+  [{ appid: "secret\nx" }, "malformed appid"],
+  [{ timeout: -1 }, "malformed timeout"],
+]) {
+  test(`a service with a wrong setting: ${detail}`, async () => {
+    const right = { url: process.env.PROFILES_URL, token: PROFILES_TOKEN };
+    const service = new Service({ ...right, ...settings });
+    const error = await rejection(service.signUp("Eve"));
+    assert.equal(error.message, `not-sent, ${detail}`);
+  });
+}
+
+test("the message about a wrong id begins with userId", async () => {
+  for (const id of [5, 5n, undefined, "x "]) {
+    assert.throws(() => new User(id), { message: /^userId must be / });
+    const { message } = await rejection(signUp(id), TypeError);
+    assert.match(message, /^userId must be /);
+  }
+});
+
+for (const [link, next] of [
+  ["</api?after=1>; rel=next", { after: "1" }],
+  ['</api?after=1&a=b>; title="x"; rel="next"; type=x', { after: "1", a: "b" }],
+  ["</api?after=1>; rel=prev, </api?after=2>;rel=next", { after: "2" }],
+  ["</api?after=1>; rel=next, </api?after=2>; rel=prev", { after: "1" }],
+  ["</api?after=1>; rel=nextish", null],
+  ["</api?after=1>; rel=prev", null],
+]) {
+  test(`the header Link: ${link}`, async () => {
+    const headers = new Headers({ Link: link });
+    const send = async () => ({ headers, content: null });
+    const page = await client.readPage(send, "accounts");
+    assert.deepEqual(page, { rows: [], nextQuery: next });
   });
 }

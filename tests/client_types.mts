@@ -4,9 +4,9 @@ that client.mjs or the service really has. test_client_node.py runs it. */
 
 import assert from "node:assert/strict";
 import * as client from "./client.mjs";
-import { ServiceError, SignedOut, User, signUp } from "./client.mjs";
-import { toFields, walk } from "./client.mjs";
-import type { Account, Profile, Session } from "./client.mjs";
+import { Service, ServiceError, SignedOut, User } from "./client.mjs";
+import { administrate, readPage, signUp, toFields, walk } from "./client.mjs";
+import type { Account, Code, Profile, Send, Session } from "./client.mjs";
 
 function assertNames(names: Record<string, true>, actual: string[]): void {
   assert.deepEqual(Object.keys(names).sort(), actual.sort());
@@ -16,6 +16,7 @@ const exported: Record<keyof typeof client, true> = {
   ServiceError: true,
   AdministratorTokenError: true,
   SignedOut: true,
+  Service: true,
   sendRequest: true,
   administrate: true,
   readPage: true,
@@ -48,6 +49,7 @@ const members: Record<keyof User, true> = {
   sessions: true,
   endSession: true,
   signOut: true,
+  signOutElsewhere: true,
   signOutEverywhere: true,
   delete: true,
 };
@@ -131,6 +133,96 @@ for await (const row of kept.sessions()) {
   assert.equal(row.duration, 60);
   assertNames(session, Object.keys(row));
   await kept.endSession(row.sessionid);
+}
+
+const url = process.env["PROFILES_URL"] ?? "";
+const token = process.env["PROFILES_TOKEN"] ?? "";
+const service = new Service({ url, token, appid: "default", timeout: 20 });
+const serviceMembers: Record<keyof Service, true> = {
+  sendRequest: true,
+  administrate: true,
+  accounts: true,
+  profiles: true,
+  signUp: true,
+  user: true,
+  computeAccountid: true,
+};
+assertNames(serviceMembers, ["user", ...Object.keys(service)]);
+const other: User = await service.user("Eve", { duration: 60 }).signIn();
+const { sessionid } = other;
+const sameUser: User = service.user("Eve", { token: other.token, sessionid });
+await sameUser.signOutElsewhere();
+const lists: Send[] = [sameUser.send, service.administrate];
+for (const send of lists) {
+  for await (const row of walk(send, "sessions", { accountid, active: true })) {
+    assert.equal(row.sessionid, sessionid);
+  }
+}
+const path: "accounts" | "profiles" = "accounts" as "accounts" | "profiles";
+const anyPage = await readPage(administrate, path, { accountid });
+assert.equal(anyPage.rows[0]?.accountid, accountid);
+for (
+  let query: object | null = { limit: 1 }, found;
+  query;
+  query = found.nextQuery
+) {
+  found = await readPage(service.administrate, "accounts", query);
+  const [row]: Account[] = found.rows;
+  assert.equal(row?.object, "account");
+}
+const reply = await administrate("POST", "create-session", {
+  accountid,
+  body: { duration: 1 },
+});
+const newToken: string = reply.content.token;
+assert.equal(newToken.length, 64);
+const own = await other.call("GET", "account", { accountid });
+assert.equal(own.profile?.fullName, "a");
+const asked = await client.sendRequest("GET", "user/profiles", other.token, {
+  accountid,
+});
+assert.equal(asked.content?.[0]?.fullName, "a");
+await other.createProfile({ ...fields, default: "true" }, "other");
+
+/** Nothing calls it: it shows what does not compile. */
+export function wrong(error: ServiceError): void {
+  // @ts-expect-error
+  void saved.fullNam;
+  // @ts-expect-error
+  void kept.saveProfile({ "full-nam": "a" });
+  // @ts-expect-error
+  void kept.saveProfile({ default: "true" });
+  // @ts-expect-error
+  void kept.createProfile({ fullName: "a" }, "k");
+  // @ts-expect-error
+  void readPage(administrate, "accuonts");
+  // @ts-expect-error
+  void readPage(administrate, "accounts", { limt: 3 });
+  // @ts-expect-error
+  void readPage(kept.send, "accounts");
+  // @ts-expect-error
+  void readPage<Account>(administrate, "profiles");
+  // @ts-expect-error
+  void walk(administrate, "accounts", { limit: true });
+  // @ts-expect-error
+  void administrate("POST", "account");
+  // @ts-expect-error
+  void administrate("post", "create-account");
+  // @ts-expect-error
+  void kept.send("GET", "create-account");
+  // @ts-expect-error
+  void kept.send("PATCH", "end-session", { sessionId: "s" });
+  // @ts-expect-error
+  void kept.call("PATCH", "update-profile", { body: { fullName: "a" } });
+  // @ts-expect-error
+  void client.sendRequest("GET", "user/accounts", "t");
+  // @ts-expect-error
+  void new Service({ url });
+  // @ts-expect-error
+  const code: Code = error.code;
+  // @ts-expect-error
+  const content: string = reply.content;
+  void [code, content];
 }
 
 const details: Record<

@@ -14,13 +14,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import copy
 from importlib import import_module
 from io import BytesIO
 from itertools import cycle
 from pickle import dumps, loads
-from threading import Event, Thread
+from threading import Barrier, Event, Thread
 from traceback import format_exception
 
 import pytest
@@ -482,7 +483,7 @@ def test_a_connection_that_is_refused(proxy, client, monkeypatch):
     assert proxy.waits == [0]
 
 
-@pytest.mark.parametrize("address", ["http://[::1", "http://a..b", "http://x:y"])
+@pytest.mark.parametrize("address", ["http://127.0.0.1:99999", "http://[1.2]"])
 def test_an_address_that_requests_refuses(proxy, client, monkeypatch, address):
     monkeypatch.setenv("PROFILES_URL", f"{address}/secret")
     message = hide_id(str(find_profiles(client)))
@@ -575,8 +576,7 @@ def test_a_page(proxy, client, eve, administrator):
     listed = administrator.profiles()
     query = {"accountid": eve.accountid, "limit": 2}
     rows, next_query = client.read_page(client.administrate, "profiles", **query)
-    after = rows[-1]["profileid"]
-    assert next_query == {"accountid": eve.accountid, "limit": "2", "after": after}
+    assert next_query.keys() == {*query, "after"}
     others, end = client.read_page(client.administrate, "profiles", **next_query)
     assert (rows + others, end) == (listed, None)
     assert client.read_page(eve.send, "profiles", accountid=eve.accountid)[0] == listed
@@ -587,4 +587,104 @@ def test_a_password_in_netrc_does_not_replace_the_token(eve, monkeypatch, tmp_pa
     file.write_text("machine 127.0.0.1 login ada password secret\n")
     file.chmod(0o600)
     monkeypatch.setenv("NETRC", str(file))
+    assert eve.account()["accountid"] == eve.accountid
+
+
+def test_no_cookie_is_kept(proxy, client, eve):
+    """A proxy's cookie for one user would be sent for all others."""
+    cookies = []
+
+    def set_cookie(app, environ, start_response):
+        cookies.append(environ.get("HTTP_COOKIE"))
+
+        def start(status, headers, *error):
+            return start_response(status, [*headers, ("Set-Cookie", "route=1")], *error)
+
+        return app(environ, start)
+
+    proxy.faults = cycle([set_cookie])
+    eve.account()
+    client.sign_up("Lea").account()
+    assert cookies == [None] * 4
+
+
+def test_a_connection_for_each_thread(proxy, client, caplog):
+    """urllib3 logs a warning for each connection that its pool has no room for."""
+    barrier = Barrier(20)
+
+    def app(environ, start_response):
+        barrier.wait(20)
+        start_response("200 OK", [])
+        return [b"{}"]
+
+    with make_server("127.0.0.1", 0, app, threaded=True) as server:
+        thread = Thread(target=server.serve_forever, args=[0.02])
+        thread.start()
+        service = client.Service(f"http://127.0.0.1:{server.port}", "x")
+        with ThreadPoolExecutor(20) as threads:
+            sent = [threads.submit(service.administrate, "GET", "x") for _ in "x" * 20]
+        server.shutdown()
+        thread.join()
+    assert [each.result().json() for each in sent] == [{}] * 20
+    assert "pool is full" not in caplog.text
+
+
+def test_services_that_are_configured_by_values(proxy, client, app, monkeypatch):
+    """One process uses two applications, whatever the environment names."""
+    url, token = os.environ["PROFILES_URL"], os.environ["PROFILES_TOKEN"]
+    shop_token = sign_in(app, administrator=True, appid="shop").token
+    monkeypatch.setenv("PROFILES_URL", "http://127.0.0.1:1")
+    monkeypatch.delenv("PROFILES_TOKEN")
+    main = client.Service(url, token, app.config["APPID"], timeout=20)
+    shop = client.Service(url, shop_token, appid="shop")
+    for service, appid in ((main, app.config["APPID"]), (shop, "shop")):
+        eve = service.sign_up("Eve", duration=7)
+        kept = service.user("Eve", eve.token, eve.sessionid)
+        saved = kept.save_profile(named("Eve"))
+        assert saved["appid"] == appid
+        assert service.user("Eve").account()["profile"] == saved
+        assert kept.accountid == service.compute_accountid("Eve")
+        query = {"accountid": kept.accountid}
+        assert list(service.profiles(**query)) == [saved]
+        assert list(service.accounts(**query)) == [kept.account()]
+        sessions = client.walk(service.administrate, "sessions", **query)
+        durations = [session["duration"] for session in sessions]
+        assert durations[:2] == [2_592_000, 7]
+        kept.sign_out_everywhere()
+        kept.delete()
+        assert list(service.accounts(**query)) == []
+
+
+@pytest.mark.parametrize(
+    "settings, detail",
+    [
+        ({"url": "localhost"}, "malformed url"),
+        ({"token": "secret\n"}, "malformed token"),
+        ({"token": ""}, "token is not set"),
+        ({"appid": "secret\nx"}, "malformed appid"),
+        ({"timeout": -1}, "malformed timeout"),
+    ],
+)
+def test_a_wrong_setting_of_a_service(proxy, client, settings, detail):
+    service = client.Service(**{"url": "http://127.0.0.1:1", "token": "x"} | settings)
+    with pytest.raises(client.ServiceError) as caught:
+        service.sign_up("Eve")
+    assert str(caught.value) == f"not-sent, {detail}"
+
+
+@pytest.mark.parametrize("user_id", [5, None, "", "x "])
+def test_the_message_about_a_wrong_id(proxy, client, user_id):
+    for call in (client.sign_up, client.User, client.compute_accountid):
+        with pytest.raises(ValueError, match="^user_id must be "):
+            call(user_id)
+
+
+def test_a_proxy_of_the_environment(proxy, client, eve, monkeypatch):
+    """The line in the docstring of the client exempts a host."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("PROFILES_TIMEOUT", "0.5")
+    with pytest.raises(client.ServiceError, match="no-answer"):
+        eve.account()
+    name, value = re.search(r"\n    export (\w+)=(\S+)\n", client.__doc__).groups()
+    monkeypatch.setenv(name, value)
     assert eve.account()["accountid"] == eve.accountid

@@ -9,6 +9,8 @@ from urllib.request import urlopen
 import pytest
 from service import ROOT, sign_in
 
+from validators import PROFILE_FIELDS as FIELDS
+
 pytestmark = pytest.mark.long
 ANY_PORT = "listen(0, function () { console.log(this.address().port); })"
 
@@ -32,35 +34,67 @@ def environment(service):
     return os.environ | own
 
 
+def run_all(commands, folder, environment):
+    for command in commands:
+        options = {"cwd": folder, "env": environment, "timeout": 300}
+        options |= {"capture_output": True, "text": True}
+        done = subprocess.run(command.split(), **options)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+TEST = "node --test-reporter=spec tests/client_node.mjs"
+
+
 def test_the_client_in_node(environment):
-    command = ["node", "--test-reporter=spec", ROOT / "tests/client_node.mjs"]
-    options = {"capture_output": True, "text": True, "timeout": 120}
-    done = subprocess.run(command, env=environment, **options)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_all([TEST], ROOT, environment)
+
+
+@pytest.mark.skipif(not shutil.which("npx"), reason="install node and npm")
+def test_the_client_in_a_bundle(environment, tmp_path):
+    """It works, and errors keep their names, after a bundler has renamed classes."""
+    file = tmp_path / "tests/client_node.mjs"
+    file.parent.mkdir()
+    shutil.copy(ROOT / "tests/client_node.mjs", file)
+    options = "--bundle --minify --platform=node --format=esm"
+    client = f"{ROOT}/docs/client.mjs {options} --outfile=docs/client.mjs"
+    run_all([f"npx --yes esbuild@0.28.2 {client}", TEST], tmp_path, environment)
 
 
 STRICT = (
     "--strict --noUncheckedIndexedAccess --exactOptionalPropertyTypes "
-    "--module nodenext --target es2022 --types node"
+    "--target es2022 --types node"
 )
 
 
 @pytest.mark.skipif(not shutil.which("npm"), reason="install npm")
 @pytest.mark.parametrize("version", ["5.0.4", "7.0.2"])
 def test_the_types(environment, tmp_path, version):
-    """A strict program compiles without other settings, and runs."""
+    """A strict program compiles for Node and for a bundler, and runs.
+
+    Each of its lines that must not compile follows a @ts-expect-error.
+    """
     for name in ("docs/client.mjs", "docs/client.d.mts", "tests/client_types.mts"):
         shutil.copy(ROOT / name, tmp_path)
     packages = f"typescript@{version} @types/node@20.19.43"
-    for command in (
+    tsc = f"npx tsc {STRICT} client_types.mts"
+    commands = [
         f"npm install --silent --no-audit --no-fund --prefix . {packages}",
-        f"npx tsc {STRICT} client_types.mts",
+        f"{tsc} --module esnext --moduleResolution bundler",
+        f"{tsc} --module nodenext",
         "node client_types.mjs",
-    ):
-        options = {"cwd": tmp_path, "env": environment}
-        options |= {"capture_output": True, "text": True}
-        done = subprocess.run(command.split(), **options)
-        assert done.returncode == 0, done.stdout + done.stderr
+    ]
+    run_all(commands, tmp_path, environment)
+
+
+def test_the_codes_in_the_types():
+    """They are those of API.md."""
+    types = (ROOT / "docs/client.d.mts").read_text()
+    union = re.search("(?s)export type Code =(.*?);", types)[1]
+    api = (ROOT / "docs/API.md").read_text()
+    listed = {*re.findall(r"(?m)^\| `([a-z-]+)` \| [45][0-9]{2}", api)}
+    listed -= {f"invalid-{name}{end}" for name in FIELDS for end in ("", "-length")}
+    own = {"unexpected-answer", "no-answer", "not-sent", "not-stored"}
+    assert {*re.findall('\\| "([a-z-]+)"\n', union + "\n")} == listed | own
 
 
 @pytest.mark.skipif(not shutil.which("npx"), reason="install node and npm")
