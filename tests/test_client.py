@@ -582,6 +582,16 @@ def test_a_page(proxy, client, eve, administrator):
     assert client.read_page(eve.send, "profiles", accountid=eve.accountid)[0] == listed
 
 
+def test_the_properties_of_the_types(client, eve):
+    row_of_type = {
+        client.Profile: eve.save_profile(named("Eve")),
+        client.Account: eve.account(),
+        client.Session: next(eve.sessions()),
+    }
+    for row_type, row in row_of_type.items():
+        assert row.keys() == row_type.__annotations__.keys()
+
+
 def test_a_password_in_netrc_does_not_replace_the_token(eve, monkeypatch, tmp_path):
     file = tmp_path / "netrc"
     file.write_text("machine 127.0.0.1 login ada password secret\n")

@@ -86,15 +86,24 @@ def test_the_types(environment, tmp_path, version):
     run_all(commands, tmp_path, environment)
 
 
-def test_the_codes_in_the_types():
-    """They are those of API.md."""
+def union_of_types(name):
+    """The strings of a type of client.d.mts."""
     types = (ROOT / "docs/client.d.mts").read_text()
-    union = re.search("(?s)export type Code =(.*?);", types)[1]
+    union = re.search(f"(?s)export type {name} =(.*?);", types)[1]
+    return {*re.findall('(?m)\\| "([a-z-]+)"$', union)}
+
+
+def test_the_fields_in_the_types():
+    assert union_of_types("FieldName") == {*FIELDS}
+
+
+def test_the_codes_in_the_types():
+    """They are those of API.md, without those of fields, and those of the client."""
     api = (ROOT / "docs/API.md").read_text()
     listed = {*re.findall(r"(?m)^\| `([a-z-]+)` \| [45][0-9]{2}", api)}
     listed -= {f"invalid-{name}{end}" for name in FIELDS for end in ("", "-length")}
     own = {"unexpected-answer", "no-answer", "not-sent", "not-stored"}
-    assert {*re.findall('\\| "([a-z-]+)"\n', union + "\n")} == listed | own
+    assert union_of_types("Code") == listed | own
 
 
 @pytest.mark.skipif(not shutil.which("npx"), reason="install node and npm")
