@@ -12,8 +12,8 @@ required:
   gives a page, or more for a nightly job. A method that sends several requests
   can take longer.
 
-To configure it by values, or to use several services, create a Service, which
-has the functions below as methods, and user() in place of new User().
+To configure it by values, or to use several services, create a Service, and
+call service.signUp() and service.user() instead of signUp() and new User().
 
 You identify a user by your own id for the user:
 

@@ -11,8 +11,8 @@ these environment variables, of which the first two are required:
   page, or more for a nightly job. A method that sends several requests can take longer,
   and so can a response that trickles in, because this limits each wait for data.
 
-To configure it by values, or to use several services, create a Service, which has the
-functions below as methods, and user() in place of User().
+To configure it by values, or to use several services, create a Service, and call
+service.sign_up() and service.user() instead of sign_up() and User().
 
 If http_proxy, https_proxy or all_proxy is set, requests go through that proxy, which
 can read the tokens if PROFILES_URL begins with http://. To prevent that, exempt the

@@ -182,6 +182,20 @@ def test_a_session_that_has_expired(shop, service):
     assert len(browser.devices) == 1
 
 
+def test_a_service_without_a_field_of_the_shop(shop, service):
+    """The operator finds its name in the shop's log; the user can do nothing."""
+    browser = Browser(shop)
+    browser.sign_up("eve")
+    service.stop()
+    service.environment["USER_PROFILE_FIELDS"] = "full-name"
+    service.start()
+    service.wait_until_up()
+    browser.save("Eve", "eve@example.com")
+    assert browser.status == 503
+    assert "Sorry" in browser.html
+    assert "contact-email: not-stored" in shop.log()
+
+
 def test_the_shops_own_session_lasts_as_long(shop, service):
     browser = Browser(shop)
     browser.sign_up("eve")
