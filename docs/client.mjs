@@ -41,10 +41,12 @@ const OWN_FIELD = /^x-[a-z0-9]+(-[a-z0-9]+)*$/;
 const PARAMETERS = `accountid profileid sessionid email active limit offset
   after all`.split(/\s+/);
 
+// A URL without password or query.
+const ADDRESS =
+  /^https?:\/\/([\w-]+(\.[\w-]+)*\.?|\[[0-9A-Fa-f:.]+\])(:\d*)?(\/[^@?#\s]*)?$/;
 const HEADER = /^[!-~]([ -~]*[!-~])?$/;
-const HOST = String.raw`[\w-]+(\.[\w-]+)*\.?|\[[0-9A-Fa-f:.]+\]`;
 const SETTINGS = {
-  url: RegExp(`^https?://(${HOST})(:\\d*)?(/[^@?#\\s]*)?$`), // without a password
+  url: ADDRESS,
   token: HEADER,
   appid: HEADER,
   timeout: /^\d+(\.\d+)?$/,
@@ -136,7 +138,8 @@ export class Service {
     return value;
   }
 
-  // Arrow functions keep `this`, so you can pass administrate to walk().
+  // Arrow functions keep `this`, so you can pass administrate to walk(), and the
+  // module can export the functions of a Service.
 
   /**
    * Send a request and return the response. Throws ServiceError.
