@@ -240,6 +240,18 @@ test("a walk, some of whose requests fail", async () => {
   assert.deepEqual(accounts, [await eve.account()]);
 });
 
+test("a row that is deleted during a walk", async () => {
+  const eve = await newUser();
+  await eve.createProfile(named("a"), "a");
+  const { profileid } = await eve.createProfile(named("b"), "b");
+  const query = { accountid: eve.accountid, limit: 1 };
+  const rows = client.walk(eve.send, "profiles", query);
+  await rows.next();
+  await eve.deleteProfile(profileid);
+  const [{ fullName }] = await readAll(rows);
+  assert.equal(fullName, "a");
+});
+
 for (const [address, cause] of [
   ["http://127.0.0.1:3/secret", "ECONNREFUSED"],
   ["http://127.0.0.1:99999/secret", "ERR_INVALID_URL"],
