@@ -2,34 +2,24 @@
 
 import json
 import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
-from flask import Blueprint, current_app
+from flask import Blueprint
 
 import accounts
 import profiles
 import sessions
+from bulk import copy_database, describe_failure, import_users
 from callers import OPERATOR, resolve_appid
-from database import ENGINES, Engine, SQLite, db, select_batches
+from database import SQLite, db
 from database_url import parse_database_url
 from errors import ServiceError, SettingError
 from formats import APPID, MAX_INT32, identifier_for_key
-from import_users import ColumnsError, import_users
-from models import (
-    MODELS,
-    Account,
-    ModelType,
-    Resource,
-    add_missing,
-    check_tables,
-    create_tables,
-)
-from outages import OUTAGES, describe_error, is_outage, log_error
+from models import Account, Resource, add_missing, check_tables, create_tables
+from outages import OUTAGES
 from sessions import DEFAULT_DURATION, MAXIMUM_DURATION
 from validators import example_body
 
@@ -79,14 +69,6 @@ def connect() -> None:
     db.execute_sql("SELECT 1")  # the first connection creates the tables
     if is_new:
         click.echo(f"Created a new database, {db.database}", err=True)
-
-
-def describe_failure(error: Exception) -> str:
-    """Return why the configured database failed; log a defect, with its traceback."""
-    if is_outage(error):
-        return f"database-unavailable: {describe_error(error)}"
-    log_error(current_app.logger, error)
-    return "internal-error: see the traceback above"
 
 
 commands.cli.command_class = Command
@@ -332,74 +314,15 @@ def copy_database_command(database_url: str) -> Resource:
         url = parse_database_url(database_url)
     except SettingError as error:
         raise click.ClickException(f"the target {error.message}") from None
-    target = ENGINES[url.engine](url)
-    target.connect_params.update(target.unlimited)
-    total = sum(model.select().count() for model in MODELS)
-    bar = click.progressbar(
-        length=total, file=sys.stderr, hidden=not sys.stderr.isatty()
-    )
-    try:
-        with closing(target), bar:
-            if url.engine == "sqlite":
-                # In WAL mode, nothing would report a disk that is full when the last
-                # connection moves the rows from the -wal file into the database.
-                target.pragma("journal_mode", "delete")
-            create_tables(target)
-            add_missing(target)  # an older version may have created the tables
-            copy_rows(target, bar)
-            counts = {
-                f"{model._meta.table_name}s": model.select().count(target)
-                for model in MODELS
-            }
-    except OUTAGES as error:  # read_rows() has caught those of the source
-        raise click.ClickException(f"the target: {describe_error(error)}") from None
-    return {"object": "copy", **counts}
-
-
-def copy_rows(target: Engine, bar: Any) -> None:
-    """Copy all rows of one moment, or none, into a target without rows."""
-    with target.atomic():
-        if any(model.select().exists(target) for model in MODELS):
-            raise click.ClickException("the target already has rows")
-        for model, rows in read_rows():
-            insert_rows(target, model, rows)
-            bar.update(len(rows))
-
-
-def read_rows() -> Iterator[tuple[ModelType, list[tuple[Any, ...]]]]:
-    """Yield models, each with rows of its table, until all rows of one moment are read.
-
-    Raises ClickException if the source fails. The error is caught here, because
-    copy_database_command() reports any other as the target's.
-    """
-    try:
-        with db.atomic(db.snapshot):
-            for model in MODELS:
-                # Fewer would be slower, and more would take much memory.
-                for rows in select_batches(model.select(), 250):
-                    yield model, rows
-    except OUTAGES as error:
-        raise click.ClickException(describe_failure(error)) from None
-
-
-def insert_rows(target: Engine, model: ModelType, rows: list[tuple[Any, ...]]) -> None:
-    """Insert rows, which are tuples in the order of the model's fields.
-
-    The driver's executemany() is faster than Peewee's insert_many(), and PyMySQL's
-    sends statements of up to 1 MB, or of one row, so that only a row that is itself too
-    long exceeds max_allowed_packet.
-    """
-    insertion = model.insert(dict.fromkeys(model._meta.sorted_field_names))
-    sql, _ = target.get_sql_context().parse(insertion)
-    target.cursor().executemany(sql, rows)
+    return {"object": "copy", **copy_database(url)}
 
 
 @command()
-@click.argument("file", metavar="FILE", required=False)  # to refuse it in one line
+@click.argument("file", type=click.File("rb"))
 @appid_option
 @click.pass_context
 def import_users_command(
-    ctx: click.Context, file: str | None, appid: str | None
+    ctx: click.Context, file: IO[bytes], appid: str | None
 ) -> None:
     """Import users from a CSV file.
 
@@ -414,19 +337,13 @@ def import_users_command(
 
     Example: flask import-users users.csv
     """
-    if file is None:
-        raise click.ClickException('name a FILE, or "-" for standard input')
     appid = resolve_appid(appid)
     counts = {"imported": 0, "unchanged": 0, "refused": 0}
-    try:
-        with click.open_file(file, "rb") as stream:
-            for line, result in import_users(stream, appid):
-                if result not in counts:
-                    click.echo(f"line {line}: {result}", err=True)
-                    result = "refused"
-                counts[result] += 1
-    except (OSError, ColumnsError) as error:
-        raise click.ClickException(str(error)) from None
+    for line, result in import_users(file, appid):
+        if result not in counts:
+            click.echo(f"line {line}: {result}", err=True)
+            result = "refused"
+        counts[result] += 1
     print_object({"object": "import", **counts})
     if counts["refused"]:
         ctx.exit(1)

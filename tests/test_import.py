@@ -32,6 +32,8 @@ line 8: repeated id
 line 9: not UTF-8
 line 13: invalid-contact-email, invalid-dob
 """
+NO_FILE = "Invalid value for 'FILE':"
+BAD_APPID = "invalid-appid: it must match [A-Za-z0-9._-]{1,64}"
 
 
 @pytest.fixture
@@ -128,21 +130,24 @@ def test_a_user_who_has_an_account_is_unchanged_whatever_the_line(import_users):
 
 
 @pytest.mark.parametrize(
-    "words, error",
+    "words, status, error",
     [
-        ([], 'name a FILE, or "-" for standard input'),
-        (["nowhere.csv"], "[Errno 2] No such file or directory: 'nowhere.csv'"),
-        (["tests"], "[Errno 21] Is a directory: 'tests'"),
+        ([], 2, "Missing argument 'FILE'."),
+        (["nowhere.csv"], 2, f"{NO_FILE} 'nowhere.csv': No such file or directory"),
+        (["tests"], 2, f"{NO_FILE} 'tests': Is a directory"),
         (
-            ["tests", "--appid", "a b"],
+            ["-", "--appid", "a b"],
+            1,
             "invalid-appid: it must match [A-Za-z0-9._-]{1,64}",
         ),
     ],
 )
-def test_no_file_is_an_error_of_one_line(words, error, database_url):
+def test_a_file_or_an_application_that_is_refused(words, status, error, database_url):
+    """Click's status of an argument that is refused is 2."""
     done = run_python("-m", "flask", "import-users", *words, DATABASE_URL=database_url)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"Error: {error}\n"
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr.splitlines()[-1] == f"Error: {error}"
+    assert "Traceback" not in done.stderr
 
 
 def test_no_database_is_an_error_of_one_line(import_users):

@@ -1,18 +1,24 @@
-"""The import of users from a CSV file."""
+"""The copy of a database, and the import of users: both write many rows."""
 
 import csv
 import re
+import sys
 from collections.abc import Iterator
+from contextlib import closing
 from io import TextIOWrapper
-from typing import IO
+from typing import IO, Any
 
+import click
 from flask import current_app
 from peewee import chunked
 
 from accounts import create_account
 from callers import OPERATOR
-from database import db, transaction
+from database import ENGINES, Engine, db, select_batches, transaction
+from database_url import DatabaseURL
 from errors import ServiceError, as_line
+from models import MODELS, ModelType, add_missing, create_tables
+from outages import OUTAGES, describe_error, is_outage, log_error
 from profiles import create_profile
 from validators import configured_fields
 
@@ -22,8 +28,78 @@ ISO_DATE_OR_NOTHING = "([0-9]{4}-[0-9]{2}-[0-9]{2})?"
 User = dict[str, str]  # the values of a line by the names of the columns
 
 
-class ColumnsError(Exception):
-    """The columns of a file are not those that an import needs."""
+def copy_database(url: DatabaseURL) -> dict[str, int]:
+    """Copy the configured database into an empty one; return each table's row count.
+
+    If either database fails, nothing is copied.
+    """
+    target = ENGINES[url.engine](url)
+    target.connect_params.update(target.unlimited)
+    total = sum(model.select().count() for model in MODELS)
+    bar = click.progressbar(
+        length=total, file=sys.stderr, hidden=not sys.stderr.isatty()
+    )
+    try:
+        with closing(target), bar:
+            if url.engine == "sqlite":
+                # In WAL mode, nothing would report a disk that is full when the last
+                # connection moves the rows from the -wal file into the database.
+                target.pragma("journal_mode", "delete")
+            create_tables(target)
+            add_missing(target)  # an older version may have created the tables
+            copy_rows(target, bar)
+            return {
+                f"{model._meta.table_name}s": model.select().count(target)
+                for model in MODELS
+            }
+    except OUTAGES as error:  # read_rows() has caught those of the source
+        raise click.ClickException(f"the target: {describe_error(error)}") from None
+
+
+def copy_rows(target: Engine, bar: Any) -> None:
+    """Copy all rows of one moment, or none, into a target without rows."""
+    with target.atomic():
+        if any(model.select().exists(target) for model in MODELS):
+            raise click.ClickException("the target already has rows")
+        for model, rows in read_rows():
+            insert_rows(target, model, rows)
+            bar.update(len(rows))
+
+
+def read_rows() -> Iterator[tuple[ModelType, list[tuple[Any, ...]]]]:
+    """Yield models, each with rows of its table, until all rows of one moment are read.
+
+    Raises ClickException if the source fails. The error is caught here, because
+    copy_database() reports any other as the target's.
+    """
+    try:
+        with db.atomic(db.snapshot):
+            for model in MODELS:
+                # Fewer would be slower, and more would take much memory.
+                for rows in select_batches(model.select(), 250):
+                    yield model, rows
+    except OUTAGES as error:
+        raise click.ClickException(describe_failure(error)) from None
+
+
+def insert_rows(target: Engine, model: ModelType, rows: list[tuple[Any, ...]]) -> None:
+    """Insert rows, which are tuples in the order of the model's fields.
+
+    The driver's executemany() is faster than Peewee's insert_many(), and PyMySQL's
+    sends statements of up to 1 MB, or of one row, so that only a row that is itself too
+    long exceeds max_allowed_packet.
+    """
+    insertion = model.insert(dict.fromkeys(model._meta.sorted_field_names))
+    sql, _ = target.get_sql_context().parse(insertion)
+    target.cursor().executemany(sql, rows)
+
+
+def describe_failure(error: Exception) -> str:
+    """Return why the configured database failed; log a defect, with its traceback."""
+    if is_outage(error):
+        return f"database-unavailable: {describe_error(error)}"
+    log_error(current_app.logger, error)
+    return "internal-error: see the traceback above"
 
 
 def import_users(file: IO[bytes], appid: str | None) -> Iterator[tuple[int, str]]:
@@ -31,7 +107,7 @@ def import_users(file: IO[bytes], appid: str | None) -> Iterator[tuple[int, str]
 
     The result is ``imported``, ``unchanged`` if the user has an account, or why the
     user is refused. The import stops at a line that can't be parsed, because quotes may
-    extend it to the end of the file. Raises ColumnsError.
+    extend it to the end of the file. Raises ClickException if columns are refused.
     """
     for batch in chunked(read_users(file), USERS_PER_TRANSACTION):
         yield from import_batch(batch, appid)
@@ -81,14 +157,14 @@ def is_utf8(values: list[str]) -> bool:
 
 
 def check_columns(columns: list[str]) -> list[str]:
-    """Return the names of the columns. Raises ColumnsError."""
+    """Return the names of the columns. Raises ClickException."""
     required = ("id", *current_app.config["USER_PROFILE_FIELDS"])
     known = ("id", *configured_fields())
     reasons = [f"{name} is missing" for name in required if name not in columns]
     reasons += [f"{as_line(name)} is unknown" for name in columns if name not in known]
     reasons += [f"{name} is repeated" for name in known if columns.count(name) > 1]
     if reasons:
-        raise ColumnsError(f"columns: {', '.join(reasons)}")
+        raise click.ClickException(f"columns: {', '.join(reasons)}")
     return columns
 
 
