@@ -222,6 +222,7 @@ def to_account(account: Row, profile: Row | None) -> Resource:
 ModelType = type[Account] | type[Profile] | type[Session]
 # The table to which others refer comes first.
 MODELS: tuple[ModelType, ...] = (Account, Profile, Session)
+Additions = dict[str, Callable[[], Any]]  # by the name of what each function adds
 
 
 def create_tables(database: Engine) -> None:
@@ -247,38 +248,42 @@ def add_missing(database: Engine) -> list[str]:
     An older version can serve meanwhile. Raises OperationalError, for example if
     another connection holds a lock on a table.
     """
+    columns, indexes = find_missing(database)
     added = []
-    for name, add in find_missing(database).items():
+    for name, add in (columns | indexes).items():
         try:
             add()
         except peewee.OperationalError:
-            if name in find_missing(database):
+            if any(name in missing for missing in find_missing(database)):
                 raise
         else:  # otherwise another process has just added it
             added.append(name)
-    return [name for name in added if "." in name]
+    return [name for name in added if name in columns]
 
 
-def find_missing(database: Engine) -> dict[str, Callable[[], Any]]:
-    """Return a function for each missing column or index, by name, as in profile.dob.
+def find_missing(database: Engine) -> tuple[Additions, Additions]:
+    """Return what adds each missing column, by its name, and each missing index.
 
-    An index with another name does not count, because on MySQL the search names it.
+    A name is profile.dob or profile_appid_contactEmail. An index with another name does
+    not count, because on MySQL the search names it.
     """
     migrator = SchemaMigrator.from_database(database)
-    missing: dict[str, Callable[[], Any]] = {}
+    columns: Additions = {}
+    indexes: Additions = {}
     for model in MODELS:
         table = model._meta.table_name
         existing = {column.name for column in database.get_columns(table)}
         for field in model._meta.sorted_fields:
             if field.null and field.name not in existing:
                 addition = migrator.add_column(table, field.name, field)
-                missing[f"{table}.{field.name}"] = addition.run
+                columns[f"{table}.{field.name}"] = addition.run
     existing = {index.name for index in database.get_indexes("profile")}
     for column in EMAILS:
-        if f"profile_appid_{column}" not in existing:
+        name = f"profile_appid_{column}"
+        if name not in existing:
             sql = database.add_email_index.format(column)
-            missing[column] = partial(database.execute_sql, sql)
-    return missing
+            indexes[name] = partial(database.execute_sql, sql)
+    return columns, indexes
 
 
 def check_tables() -> None:
