@@ -15,17 +15,14 @@ from peewee import JOIN, SQL
 
 from database import built_once, db
 from errors import ServiceError
-from formats import MAX_INT64, is_identifier, matches, parse_number
-from models import (
-    EMAILS,
-    Account,
-    ModelType,
-    Profile,
-    Resource,
-    Session,
+from formats import (
+    MAX_INT64,
     current_timestamp,
-    to_account,
+    is_identifier,
+    matches,
+    parse_number,
 )
+from models import EMAILS, Account, ModelType, Profile, Resource, Session, to_account
 from rows import find_row, is_in_scope, to_rows
 
 MAX_ROWS = MAX_INT64 - 1  # because one more row is read

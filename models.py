@@ -1,8 +1,8 @@
-"""The tables, their rows as the API's objects, and the clock."""
+"""The tables, their rows as the API's objects, and the clock of the rows."""
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -13,6 +13,7 @@ from peewee import SQL, BigIntegerField, BooleanField, IntegerField, TextField
 from playhouse.migrate import SchemaMigrator
 
 from database import Engine, db, retry_on_conflict
+from formats import current_timestamp, timestamp
 from validators import PROFILE_FIELDS
 
 Row = dict[str, Any]  # each column of a row by its name
@@ -38,24 +39,6 @@ def next_nanoseconds() -> int:
         return latest
 
 
-def timestamp(nanoseconds: int) -> str:
-    """Return ISO 8601, UTC, to the millisecond. Timestamps sort chronologically."""
-    utc_time = datetime.fromtimestamp(nanoseconds // 10**6 / 1000, UTC)
-    return utc_time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def normalize_timestamp(text: str) -> str | None:
-    """Return a moment in any ISO form as timestamp() would; None if it is no moment."""
-    try:
-        moment = datetime.fromisoformat(text)
-        utc_time = moment.astimezone(UTC)
-    except (ValueError, OverflowError):
-        return None
-    if not moment.tzinfo:  # a time in an unknown zone
-        return None
-    return utc_time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def next_timestamp() -> str:
     """Return the timestamp of a change."""
     return timestamp(next_nanoseconds())
@@ -65,11 +48,6 @@ def timestamp_after(previous: str) -> str:
     """Return the timestamp of a change that is later than the previous one."""
     milliseconds = round(datetime.fromisoformat(previous).timestamp() * 1_000)
     return timestamp(max(next_nanoseconds(), (milliseconds + 1) * 10**6))
-
-
-def current_timestamp() -> str:
-    """Return the clock's timestamp, to be compared with expiresAt and endedAt."""
-    return timestamp(time.time_ns())
 
 
 class AsciiField(TextField):

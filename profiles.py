@@ -12,9 +12,9 @@ import rows
 from callers import Caller, get_own, require_administrator, require_own_account
 from database import retry_on_conflict, transaction
 from errors import ServiceError
-from formats import identifier_for_key
+from formats import identifier_for_key, normalize_timestamp
 from lists import Listing, Page, Paging, read_list
-from models import Account, Profile, Resource, Row, normalize_timestamp, to_account
+from models import Account, Profile, Resource, Row, to_account
 from validators import is_own_field, profile_schema
 
 

@@ -7,7 +7,7 @@ import peewee
 
 from database import built_once, db
 from errors import ServiceError
-from formats import is_identifier
+from formats import is_identifier, timestamp
 from models import (
     Account,
     ModelType,
@@ -16,7 +16,6 @@ from models import (
     Row,
     next_nanoseconds,
     next_timestamp,
-    timestamp,
     timestamp_after,
 )
 

@@ -1,19 +1,14 @@
 """The fields of a profile, and the schemas of the bodies that create and update one."""
 
-import re
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from datetime import datetime, timedelta
 from typing import Any, NamedTuple
-from unicodedata import is_normalized
 
-from email_validator import validate_email
 from flask import current_app
 from marshmallow import EXCLUDE, Schema, validate
 from marshmallow.fields import Field, Raw, String
 
 from errors import ServiceError
-from formats import matches
+from formats import check_address, matches, parse_date
 
 # The minimum and maximum number of characters of each field whose rule is "name"
 Lengths = dict[str, tuple[int, int]]
@@ -45,36 +40,6 @@ PROFILE_FIELDS = {
 OWN_FIELD = "x-[a-z0-9]+(-[a-z0-9]+)*"  # the name of a field of the product's own
 MAX_NAME_LENGTH = 64
 
-# A date, perhaps with a time, such as 10:30 or 10:30:00.5, and a zone, such as +01:00.
-# 24:00, which Python 3.14 reads as the next day, is refused.
-ISO_DATE = (
-    r"(\d{4}-\d\d-\d\d|\d{8})"
-    r"([T ](?!24)\d\d:?\d\d(:?\d\d([.,]\d+)?)?(Z|[+-]\d\d(:?[0-5]\d)?)?)?"
-)
-DATE_FORMATS = (
-    "%Y/%m/%d",  # 1950/01/31
-    "%Y-%m-%d",  # 1950-1-31
-    "%m/%d/%Y",  # 01/31/1950
-    "%d %B %Y",  # 31 January 1950
-    "%d %b %Y",  # 31 Jan 1950
-    "%B %d, %Y",  # January 31, 1950
-    "%b %d, %Y",  # Jan 31, 1950
-    "%B %d %Y",  # January 31 1950
-    "%b %d %Y",  # Jan 31 1950, and toDateString() of JavaScript
-    "%d %b %Y %H:%M:%S GMT",  # HTTP, RFC 2822
-    "%d %b %Y %H:%M:%S %z",
-    "%d %b %Y %H:%M GMT",
-    "%d %b %Y %H:%M %z",
-    "%b %d %Y %H:%M:%S GMT%z",  # String(date) of JavaScript
-)
-# Before a date in English
-WEEKDAY = (
-    "(?i)^((mon|tues|wednes|thurs|fri|satur|sun)day|mon|tue|wed|thu|fri|sat|sun),? "
-    r"(?=\w+ )"
-)
-TIME_AND_ZONE = r" \d\d:\d\d(:\d\d)? (GMT|(GMT)?[+-]\d{4})\Z"  # 10:30:00 +0100
-MAX_UTC_OFFSET = timedelta(hours=14)  # that of the Line Islands
-
 
 def is_own_field(name: str) -> bool:
     """Return whether a name has the form of a field of the product's own."""
@@ -92,61 +57,6 @@ def get_field(name: str) -> FieldSpec:
         raise ServiceError(f"invalid-{name}")
     example = name.removeprefix("x-").replace("-", " ").capitalize()
     return FieldSpec(name, "text", example)
-
-
-def parse_date(text: str) -> str:
-    """Return a date as YYYY-MM-DD, without its time. Raises ValueError.
-
-    docs/API.md lists the formats.
-    """
-    if not text.isprintable():
-        raise ValueError
-    # JavaScript adds the name of the time zone, in any language.
-    text = re.sub(r"(?<=GMT[+-]\d{4}) \([^()]+\)\Z", "", text)
-    # strptime() would also accept other digits, and more than one blank.
-    if not text.isascii() or re.search(r"(?<![\w,]) ", text):
-        raise ValueError
-    parsed = parse_datetime(text)
-    offset = parsed.utcoffset()
-    if offset and abs(offset) > MAX_UTC_OFFSET:
-        raise ValueError
-    return parsed.date().isoformat()
-
-
-def parse_datetime(text: str) -> datetime:
-    """Return a date with its time, if it has one. Raises ValueError."""
-    if re.fullmatch(ISO_DATE, text):
-        return datetime.fromisoformat(text)
-    # strptime() would also accept 1:2 as a time, and other forms of a zone.
-    if ":" in text and not re.search(TIME_AND_ZONE, text):
-        raise ValueError
-    text = re.sub(WEEKDAY, "", text)
-    for date_format in DATE_FORMATS:
-        with suppress(ValueError):
-            return datetime.strptime(text, date_format)
-    raise ValueError
-
-
-def check_address(text: str) -> str:
-    """Return a valid e-mail address unchanged. Raises ValueError.
-
-    The domain can be any with a dot. An address that isn't ASCII must be in its normal
-    form, except for the case of the domain.
-    """
-    # 254: RFC 5321, section 4.5.3.1.3, without the angle brackets. This is checked
-    # first, because email-validator takes long for a long text.
-    if len(text) > 254:
-        raise ValueError
-    # email-validator refuses special-use domains such as .local. Emptying its list of
-    # them would affect a host program, too, so the address is checked with its last
-    # letter replaced.
-    stand_in = re.sub(r"(\.[A-Za-z]*)[A-Za-z]\Z", r"\1x", text)
-    # Deliverability would be checked over the network.
-    address = validate_email(stand_in, strict=True, check_deliverability=False)
-    is_normal = stand_in.lower() == address.normalized.lower()
-    if not text.isascii() and not (is_normal and is_normalized("NFC", text)):
-        raise ValueError
-    return text
 
 
 # These are also in /openapi.json, so JavaScript has to understand them. NUL is refused

@@ -3,14 +3,17 @@
 The text alone decides, so one database will do.
 """
 
+import shutil
+import subprocess
 from functools import partial
 
 import pytest
-from service import assert_error, on_sqlite, sign_in
+from service import assert_error, on_sqlite, run_python, sign_in
 
 from app import create_app
+from formats import parse_date
 
-pytestmark = on_sqlite
+pytestmark = [on_sqlite, pytest.mark.usefixtures("database_url")]
 
 # Each of them is 31 January 1950, in another way than those of docs/API.md. A weekday
 # is not compared with the date.
@@ -138,3 +141,44 @@ def test_a_date_is_stored_as_its_day(update, text, day):
 )
 def test_any_other_text_is_refused(update, text):
     assert_error(update({"dob": text}), 400, "invalid-dob")
+
+
+# A program that sets its locale before it reads its first date, and sets it back.
+PROGRAM = """
+import locale, sys
+from formats import parse_date
+for name in (sys.argv[1], "C", sys.argv[1]):
+    locale.setlocale(locale.LC_ALL, name)
+    for text in ("31 Dec 1950", "Sun, December 31, 1950"):
+        assert parse_date(text) == "1950-12-31"
+    try:
+        parse_date(sys.argv[2])
+    except ValueError:
+        continue
+    sys.exit(f"{sys.argv[2]} is a date in {name}")
+"""
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("de_DE", "31 Dez 1950"),
+        ("fr_FR", "31 déc. 1950"),
+        ("tr_TR", "31 Ara 1950"),
+        ("ja_JP", "31 12月 1950"),
+    ],
+)
+def test_names_are_english_in_any_locale(tmp_path, name, text):
+    compiler = shutil.which("localedef") or pytest.skip("localedef is not installed")
+    command = [compiler, "-i", name, "-f", "UTF-8", tmp_path / f"{name}.UTF-8"]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip(f"localedef can't make {name}: install the sources of locales")
+    done = run_python("-c", PROGRAM, f"{name}.UTF-8", text, LOCPATH=str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_dates_are_read_without_strptime(monkeypatch):
+    """Its names are those of the locale; this also runs where there is only one."""
+    monkeypatch.delattr("_strptime._strptime")
+    for text in JANUARY_31:
+        assert parse_date(text) == "1950-01-31"
