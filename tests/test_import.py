@@ -1,10 +1,12 @@
 """flask import-users, run on a file of users, twice."""
 
 import json
+from io import BytesIO
 
 import pytest
-from service import close_connection, run_python, stored
+from service import close_connection, cursor_of, run_python, stored
 
+import bulk
 from accounts import list_accounts
 from callers import OPERATOR
 
@@ -85,6 +87,21 @@ def test_each_user_is_imported_once(import_users, app, database_url, by_standard
 def test_nothing_is_refused(import_users):
     done = import_users(f"{HEADER}{LINES[2]}\n")
     assert (done.returncode, done.stderr, counts(done)) == (0, "", [1, 0, 0])
+
+
+def test_others_can_write_during_an_import(app, database_url):
+    """It stores up to 50 users at a time, because SQLite has one writer at a time."""
+    users = "".join(f"u-{n},Ada,ada@example.com\n" for n in range(120))
+    file = BytesIO(b"id,full-name,contact-email\n" + users.encode())
+    select = f"SELECT count(*) FROM account WHERE appid = '{app.config['APPID']}'"
+    counts = set()
+    with cursor_of(database_url) as cursor:
+        for _, result in bulk.import_users(file, app.config["APPID"]):
+            assert result == "imported"
+            cursor.execute(select)
+            counts.add(*cursor.fetchone())
+            cursor.execute("UPDATE account SET externalid = externalid")
+    assert sorted(counts) == [50, 100, 120]
 
 
 @pytest.mark.parametrize(
