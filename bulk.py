@@ -142,7 +142,12 @@ def to_user(values: list[str], columns: list[str], ids: set[str]) -> User | str:
         return "not UTF-8"
     if len(values) != len(columns):
         return "wrong number of columns"
-    user = dict(zip(columns, values, strict=True))
+    user = {}
+    for position, (name, value) in enumerate(zip(columns, values, strict=True), 1):
+        if name:
+            user[name] = value
+        elif value:
+            return f"column {position} has no name"
     if user["id"] in ids:
         return "repeated id"
     ids.add(user["id"])
@@ -159,11 +164,18 @@ def is_utf8(values: list[str]) -> bool:
 
 
 def check_columns(columns: list[str]) -> list[str]:
-    """Return the names of the columns. Raises ClickException."""
+    """Return the names of the columns. Raises ClickException.
+
+    Columns at the end may have no name, as in a spreadsheet: to_user() leaves them out.
+    """
     required = ("id", *current_app.config["USER_PROFILE_FIELDS"])
     known = ("id", *configured_fields())
     reasons = [f"{name} is missing" for name in required if name not in columns]
-    reasons += [f"{as_line(name)} is unknown" for name in columns if name not in known]
+    for position, name in enumerate(columns, 1):
+        if name and name not in known:
+            reasons.append(f"{as_line(name)} is unknown")
+        elif not name and any(columns[position:]):
+            reasons.append(f"column {position} has no name")
     reasons += [f"{name} is repeated" for name in known if columns.count(name) > 1]
     if reasons:
         raise click.ClickException(f"columns: {', '.join(reasons)}")

@@ -132,12 +132,22 @@ def test_a_broken_line_stops_the_import(import_users, line):
         ("id,full-name,contact-email,phone", "phone is unknown"),
         ("id,full-name,contact-email,x\x1b", "'x\\x1b' is unknown"),
         ("id,full-name,contact-email,id", "id is repeated"),
+        ("id,,full-name,contact-email,", "column 2 has no name"),
     ],
 )
 def test_columns_are_the_id_and_configured_fields(import_users, user, header, reasons):
     done = import_users(f"{header}\n1,2,3\n")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"Error: columns: {reasons}\n"
+
+
+def test_columns_at_the_end_may_have_neither_name_nor_values(import_users):
+    """A spreadsheet writes such columns. No value is left out without a word."""
+    header = "id,full-name,contact-email,,"
+    line = "{0},{0},{0}@example.com,,{1}"
+    lines = [header, line.format("ada", ""), line.format("eve", "x")]
+    done = import_users("\n".join(lines))
+    assert (done.stderr, counts(done)) == ("line 3: column 5 has no name\n", [1, 0, 1])
 
 
 def test_a_user_who_has_an_account_is_unchanged_whatever_the_line(import_users):
