@@ -9,6 +9,7 @@ from io import TextIOWrapper
 from typing import IO, Any
 
 import click
+import orjson
 from flask import current_app
 from peewee import chunked
 
@@ -119,6 +120,7 @@ def read_users(file: IO[bytes]) -> Iterator[tuple[int, User | str]]:
     """Yield each line that begins a user, with the user or why the user is refused."""
     # A byte that is not UTF-8 becomes a lone surrogate: see is_utf8().
     text = TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
+    csv.field_size_limit(sys.maxsize)  # process-wide; by default 131,072 characters
     reader = csv.reader(text, strict=True)
     ids: set[str] = set()
     line = 1
@@ -202,6 +204,8 @@ def import_user(user: User, appid: str | None) -> str:
             account = create_account(OPERATOR, appid=appid, idempotency_key=key)
             if not account.is_new:
                 return "unchanged"
+            if len(orjson.dumps(body)) > current_app.config["MAXIMUM_POST_DATA_LENGTH"]:
+                raise ServiceError("body-too-large")  # as over HTTP
             if not re.fullmatch(ISO_DATE_OR_NOTHING, user.get("dob", "")):
                 body["dob"] = "-"  # is refused below, with all other wrong fields
             create_profile(

@@ -109,9 +109,8 @@ def test_others_can_write_during_an_import(app, database_url):
     [
         'u-2,"Ada,ada@example.com,,',
         'u-2,"A"da,ada@example.com,,',
-        f"u-2,{'A' * 140_000},ada@example.com,,",
     ],
-    ids=["unclosed quote", "stray quote", "field too long"],
+    ids=["unclosed quote", "stray quote"],
 )
 def test_a_broken_line_stops_the_import(import_users, line):
     """What was imported before it stays."""
@@ -121,6 +120,28 @@ def test_a_broken_line_stops_the_import(import_users, line):
     assert (done.returncode, counts(done)) == (1, [1, 0, 1])
     (account,) = list_accounts(OPERATOR)
     assert account["externalid"] == "u-1"
+
+
+@pytest.mark.parametrize(
+    "name, own, maximum, result",
+    [
+        ("Ada", "x" * 140_000, "65536", "line 2: body-too-large\n"),
+        ("Ada", "x" * 140_000, "150000", ""),
+        ("A" * 140_000, "", "150000", "line 2: invalid-full-name-length\n"),
+    ],
+)
+def test_a_long_value_is_stored_or_refused_as_over_http(
+    import_users, name, own, maximum, result
+):
+    """The users behind it are imported. Python's csv reads 131,072 characters."""
+    lines = f"u-2,{name},ada@example.com,,{own}\n{LINES[2]}\n"
+    done = import_users(HEADER + lines, MAXIMUM_POST_DATA_LENGTH=maximum)
+    assert done.stderr == result
+    users = {user["externalid"]: user["profile"] for user in list_accounts(OPERATOR)}
+    if result:
+        assert {*users} == {"u-1"}
+    else:
+        assert users["u-2"]["fields"] == {"x-vat-id": own}
 
 
 @pytest.mark.parametrize(
