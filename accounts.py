@@ -7,9 +7,6 @@ from collections import defaultdict
 from operator import itemgetter
 from typing import Any
 
-import peewee
-from peewee import chunked
-
 import rows
 from callers import (
     Caller,
@@ -20,7 +17,7 @@ from callers import (
 from database import transaction
 from errors import ServiceError
 from formats import identifier_for_key
-from lists import BATCH, Listing, Page, Paging, read_list
+from lists import Listing, Page, Paging, read_list
 from models import Account, Profile, Resource, Session
 from sessions import MAXIMUM_DURATION, create_session, end_sessions_of
 
@@ -169,24 +166,19 @@ def find_accounts(caller: Caller, email: str, *, appid: str | None = None) -> Re
     for profile in read_list(listing, Paging(all=True)) or []:
         profiles[profile["accountid"]].append(profile)
     accounts = []
-    for accountids in chunked(profiles, BATCH):
-        accounts += read_accounts(Account.accountid.in_(accountids))
-    for account in accounts:
-        account["profiles"] = profiles[account["accountid"]]
+    for accountid, found in profiles.items():
+        account = rows.find_row(Account, accountid)
+        if account:  # otherwise it was just deleted
+            accounts.append(Account.to_resource(account) | {"profiles": found})
     return sort_accounts(accounts)
 
 
 def list_administrators(caller: Caller, *, appid: str | None = None) -> Resource:
     """Return the accounts that are administrators, the oldest first."""
     appid = require_operator(caller, appid)
-    in_application = Account.appid == appid
-    return sort_accounts(read_accounts(in_application & Account.administrator))
-
-
-def read_accounts(condition: peewee.Expression) -> list[Resource]:
-    """Return the accounts that meet a condition, in no order."""
-    selected: Any = Account.select().where(condition).dicts()
-    return [Account.to_resource(row) for row in selected]
+    query = Account.select().where(Account.appid == appid, Account.administrator)
+    selected: Any = query.dicts()
+    return sort_accounts([Account.to_resource(row) for row in selected])
 
 
 def sort_accounts(accounts: list[Resource]) -> Resource:

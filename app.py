@@ -50,8 +50,7 @@ def create_app(overrides: dict[str, Any] | None = None) -> Flask:
     logger = logging.getLogger(app.name)
     if not has_level_handler(logger):  # a host program may have handlers of its own
         logger.addHandler(log_handler)
-    app.before_request(check_turn)
-    app.before_request(check_path)
+    app.before_request(check_request)
     app.after_request(add_headers)
     for blueprint in (*BLUEPRINTS, description, docs, commands):
         app.register_blueprint(blueprint)
@@ -87,23 +86,15 @@ class OrjsonProvider(JSONProvider):
         return orjson.loads(s)
 
 
-def check_turn() -> None:
-    """Refuse a request that waited for its turn in vain. Raises database-unavailable.
-
-    Only a database that hangs or is locked makes so many others take so long.
-    """
+def check_request() -> None:
+    """Refuse a request that got no turn, or whose path begins with no slash or two."""
     if "profiles.no_turn" in request.environ:
+        # Only a database that hangs or is locked makes others take so long.
         message = "database unavailable: no turn within %s seconds"
         current_app.logger.error(message, TURN_SECONDS)
         raise ServiceError("database-unavailable")
-
-
-def check_path() -> None:
-    """Refuse a path that does not begin with exactly one slash.
-
-    Flask would redirect an empty path to an address built from the Host header, and
-    would serve "a:/api/…", which a proxy's rule for "/api/" doesn't match.
-    """
+    # Flask would redirect an empty path to an address built from the Host header, and
+    # would serve "a:/api/…", which a proxy's rule for "/api/" doesn't match.
     if not re.match("/(?!/)", request.environ["PATH_INFO"]):
         raise NotFound
 

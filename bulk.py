@@ -19,7 +19,7 @@ from database import ENGINES, Engine, db, select_batches, transaction
 from database_url import DatabaseURL
 from errors import ServiceError, as_line
 from models import MODELS, ModelType, add_missing, create_tables
-from outages import OUTAGES, describe_error, is_outage, log_error
+from outages import OUTAGES, describe_error, describe_failure
 from profiles import create_profile
 from validators import configured_fields
 
@@ -97,14 +97,6 @@ def insert_rows(target: Engine, model: ModelType, rows: list[tuple[Any, ...]]) -
     target.cursor().executemany(sql, rows)
 
 
-def describe_failure(error: Exception) -> str:
-    """Return why the configured database failed; log a defect, with its traceback."""
-    if is_outage(error):
-        return f"database-unavailable: {describe_error(error)}"
-    log_error(current_app.logger, error)
-    return "internal-error: see the traceback above"
-
-
 def import_users(file: IO[bytes], appid: str | None) -> Iterator[tuple[int, str]]:
     """Import users from a CSV file in UTF-8; yield the line and the result of each.
 
@@ -118,7 +110,7 @@ def import_users(file: IO[bytes], appid: str | None) -> Iterator[tuple[int, str]
 
 def read_users(file: IO[bytes]) -> Iterator[tuple[int, User | str]]:
     """Yield each line that begins a user, with the user or why the user is refused."""
-    # A byte that is not UTF-8 becomes a lone surrogate: see is_utf8().
+    # A byte that is not UTF-8 becomes a lone surrogate, for which to_user() looks.
     text = TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
     csv.field_size_limit(sys.maxsize)  # process-wide; by default 131,072 characters
     reader = csv.reader(text, strict=True)
@@ -140,7 +132,7 @@ def to_user(values: list[str], columns: list[str], ids: set[str]) -> User | str:
 
     ``ids``: those of the lines before it, to which its id is added.
     """
-    if not is_utf8(values):
+    if re.search("[\ud800-\udfff]", "".join(values)):
         return "not UTF-8"
     if len(values) != len(columns):
         return "wrong number of columns"
@@ -154,15 +146,6 @@ def to_user(values: list[str], columns: list[str], ids: set[str]) -> User | str:
         return "repeated id"
     ids.add(user["id"])
     return user
-
-
-def is_utf8(values: list[str]) -> bool:
-    """Return whether values were read from UTF-8."""
-    try:
-        "".join(values).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def check_columns(columns: list[str]) -> list[str]:

@@ -12,14 +12,14 @@ from flask import Blueprint
 import accounts
 import profiles
 import sessions
-from bulk import copy_database, describe_failure, import_users
+from bulk import copy_database, import_users
 from callers import OPERATOR, resolve_appid
 from database import SQLite, db
 from database_url import parse_database_url
 from errors import ServiceError, SettingError
 from formats import APPID, MAX_INT32, identifier_for_key
 from models import Account, Resource, add_missing, check_tables, create_tables
-from outages import OUTAGES
+from outages import OUTAGES, describe_failure
 from sessions import DEFAULT_DURATION, MAXIMUM_DURATION
 from validators import example_body
 

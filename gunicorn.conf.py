@@ -68,9 +68,8 @@ def post_worker_init(worker: Any) -> None:
     """Pin the worker to its core, if there is at least one worker for each core.
 
     Its threads run one at a time anyway, and on one core they don't pass the GIL from
-    core to core. Without this, lists get 10 to 17 % slower at eight clients; at two
-    clients, two of three measurements fell from 2,800 to 1,000 requests a second; and
-    the 99th percentile of the response time doubles.
+    core to core. Without this, lists get 10 to 17 % slower at eight clients, and the
+    99th percentile of the response time doubles.
     """
     if CORES and len(CORES) <= workers:
         with suppress(OSError):  # the machine may allow no choice, or fewer by now
