@@ -21,6 +21,7 @@ from errors import ServiceError
 from formats import is_identifier
 from lists import BATCH, MAX_ROWS, Page, walk
 from models import MODELS, Resource, check_tables
+from openapi import VERSION
 from outages import is_outage, log_error, redact
 from rows import Created
 from turns import in_turns
@@ -165,7 +166,7 @@ def health() -> ResponseReturnValue:
 
 @endpoint("GET", "/live")
 def live() -> ResponseReturnValue:
-    return HEALTHY
+    return HEALTHY | {"version": VERSION}
 
 
 def read_caller(parameter: str | None = None) -> SessionCaller:

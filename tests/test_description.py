@@ -191,6 +191,17 @@ def test_the_documents_are_of_the_version_that_runs(client, monkeypatch, path):
     assert client.get(path).text == before
 
 
+def test_live_has_the_version(app, client):
+    """That of the description."""
+    health = client.get("/live").json
+    assert health == {
+        "object": "health",
+        "status": "ok",
+        "version": DOCUMENT["info"]["version"],
+    }
+    assert [*health] == described(app, "components schemas Live required")
+
+
 def test_its_addresses_are_beside_it_under_any_prefix(app):
     assert described(app, "servers 0")["url"] == "."
     reference = described(app, "externalDocs")["url"]
