@@ -7,7 +7,9 @@ import subprocess
 import time
 from contextlib import closing
 from getpass import getuser
-from http.client import HTTPConnection
+from http.client import HTTPConnection, parse_headers
+from socketserver import StreamRequestHandler, ThreadingTCPServer
+from threading import Thread
 
 import pytest
 from service import (
@@ -22,6 +24,7 @@ from service import (
     sign_in,
     wait_until,
 )
+from werkzeug.test import Client
 
 pytestmark = [
     pytest.mark.long,
@@ -120,9 +123,46 @@ def test_keys_links_and_refusals_pass_the_router(administrator):
     for name in "cd":  # no key is made of the client's own X-Request-Id
         administrator.create(named(name), headers={"X-Request-Id": "of-the-client"})
     assert len(administrator.profiles()) == 3
+    path = "/api/administrator/create-account"
+    for headers, externalid in ((key, "of the client"), ({}, None)):
+        account = administrator.post(path, headers=headers).json
+        assert account["externalid"] == externalid
     link = administrator.get(f"{PROFILES}?limit=1").headers["Link"]
     assert link.startswith(f"<{PROFILES}?limit=1&after=prof_")
     assert_error(administrator.create(b"x" * 70_000), 413, "body-too-large")
+
+
+class Backend(StreamRequestHandler):
+    """It keeps connections open, but breaks the one on which a create arrives."""
+
+    def handle(self):
+        while line := self.rfile.readline().decode():
+            headers = parse_headers(self.rfile)
+            self.rfile.read(int(headers.get("Content-Length", 0)))
+            if not line.startswith("GET"):
+                self.server.creates.append(headers.get("Connection"))
+                return
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    "headers, connections",
+    [({"Idempotency-Key": "first"}, [None, None]), ({}, ["close"])],
+    ids=["key", "no key"],
+)
+def test_only_a_create_with_a_key_is_sent_again(router, tmp_path, headers, connections):
+    """nginx first tries the connection that it has kept."""
+    with ThreadingTCPServer(("127.0.0.1", 0), Backend) as backend:
+        backend.daemon_threads = True  # one waits as long as nginx keeps the connection
+        backend.creates = []
+        Thread(target=backend.serve_forever).start()
+        port = backend.server_address[1]
+        router.start_nginx(tmp_path, SAMPLE.replace(":8000", f":{port}"))
+        client = Client(router.app)
+        assert client.get("/").status_code == 200
+        assert client.post(CREATE, data={"x": "y"}, headers=headers).status_code == 502
+        backend.shutdown()
+        assert backend.creates == connections
 
 
 @on_sqlite
@@ -152,7 +192,7 @@ def test_only_named_addresses(service, sample, router, tmp_path, prefix, allowed
     sample = sample.replace("192.0.2.10", "127.0.0.1" if allowed else "192.0.2.10")
     if prefix:
         sample = uncomment(PREFIX, re.sub(NO_PREFIX, "", sample))
-        rewrite = re.search("rewrite .*;", SAMPLE)[0]
+        (rewrite,) = re.findall("rewrite .*;", SAMPLE)
         sample = sample.replace("location ~ ^/", f"location ~ ^{prefix}/")
         sample = sample.replace("deny all;", f"deny all; {rewrite}")
     router.start_nginx(tmp_path, sample)
@@ -191,7 +231,7 @@ def test_the_log_of_nginx_has_no_query(administrator, tmp_path):
     line = f" GET {PROFILES} 200 .* {response.headers['X-Request-Id']}\n"
     log = tmp_path / "profiles.log"
     wait_until(lambda: re.search(line, log.read_text()))
-    assert "ada" not in log.read_text()
+    assert "email" not in log.read_text()
 
 
 @on_sqlite
