@@ -7,6 +7,7 @@ import pytest
 from service import CREATE, ROOT, UPDATE, assert_error, sign_in
 
 import openapi
+from body import MULTIPART, URLENCODED
 from validators import PROFILE_FIELDS
 
 DOCUMENT = json.loads((ROOT / "openapi.json").read_text())
@@ -155,6 +156,28 @@ def test_the_codes_of_the_fields(make_app):
     response = described(app, f"paths {UPDATE} patch responses 400")
     codes = "`invalid-dob`, `invalid-full-name`, `invalid-full-name-length`"
     assert f"the codes of the fields ({codes})" in response["description"]
+
+
+@pytest.mark.parametrize(
+    "kind, media_type", [("Form", URLENCODED), ("Multipart", MULTIPART)]
+)
+def test_a_form_has_the_fields_of_the_json(make_app, kind, media_type):
+    """As strings, and an optional one can be empty; the example is accepted."""
+    app = make_app(USER_PROFILE_FIELDS="phone", OPTIONAL_PROFILE_FIELDS="dob")
+    of_json = described(app, "components schemas CreateProfile")
+    form = described(app, f"components schemas CreateProfile{kind}")
+    optional = {"type": "string", "minLength": 0}
+    assert form == of_json | {
+        "properties": {
+            "phone": of_json["properties"]["phone"],
+            "dob": of_json["properties"]["dob"] | optional,
+            "default": {"type": "string", "enum": ["true", "false"]},
+        }
+    }
+    content = described(app, f"paths {CREATE} post requestBody content")
+    example = content[media_type]["example"]
+    response = sign_in(app).create(example, content_type=media_type)
+    assert response.status_code == 201
 
 
 @pytest.mark.parametrize("kind", ["CreateProfile", "UpdateProfile"])
