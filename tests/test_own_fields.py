@@ -1,6 +1,7 @@
 """Fields of the product's own: configured names that begin with x-."""
 
 import json
+import re
 from functools import partial
 
 import pytest
@@ -48,6 +49,48 @@ def test_a_profile_returns_them_in_their_order(user, administrator):
     assert administrator.get("/api/administrator/profiles").json == [profile]
     path = f"/api/user/profile?profileid={profile['profileid']}"
     assert user.get(path).json == profile
+
+
+@pytest.fixture
+def run_sql(empty_database_url):
+    """Runs statements of API with the names of two fields."""
+    page = (ROOT / "docs" / "API.md").read_text()
+    (block,) = re.findall("(?s)```sql\n(.*?)```", page)
+
+    def run(old, new=None):
+        text = block.replace("x-OLD", old).replace("x-NEW", new or "")
+        renaming, deletion = text.split(";\n")[:2]
+        for statement in ([renaming] if new else []) + [deletion]:
+            execute(empty_database_url, statement)
+
+    return run
+
+
+def test_a_field_can_be_renamed(make_app, empty_database_url, run_sql):
+    """What was already stored by the new name stays."""
+    settings = {"OPTIONAL_PROFILE_FIELDS": f"phone,{VAT},{ADDRESS},x-new"}
+    app = make_app(DATABASE_URL=empty_database_url, **settings)
+    user = sign_in(app)
+    text = ADA[ADDRESS] + ' "quoted" \\'
+    for own in ({VAT: "1", ADDRESS: text}, {ADDRESS: "old", "x-new": "new"}, {}):
+        user.create(named("Ada", **own))
+    before = user.get(f"/api/user/profiles?accountid={user.accountid}").json
+    run_sql(ADDRESS, "x-new")
+    expected = [None, {"x-new": "new"}, {VAT: "1", "x-new": text}]
+    for profile, fields in zip(before, expected, strict=True):
+        profile["fields"] = fields
+    assert user.get(f"/api/user/profiles?accountid={user.accountid}").json == before
+
+
+def test_the_values_of_a_field_can_be_deleted(make_app, empty_database_url, run_sql):
+    settings = {"OPTIONAL_PROFILE_FIELDS": f"{VAT},{ADDRESS}"}
+    user = sign_in(make_app(DATABASE_URL=empty_database_url, **settings))
+    for own in ({VAT: "1", ADDRESS: "2"}, {VAT: "1"}, {ADDRESS: f'"{VAT}"'}):
+        user.create(named("Ada", **own))
+    run_sql(VAT)
+    profiles = user.get(f"/api/user/profiles?accountid={user.accountid}").json
+    fields = [profile["fields"] for profile in profiles]
+    assert fields == [{ADDRESS: f'"{VAT}"'}, None, {ADDRESS: "2"}]
 
 
 def test_they_are_null_without_any(make_app):
