@@ -9,7 +9,7 @@ import re
 import subprocess
 
 import pytest
-from service import ROOT, sign_in, stored
+from service import ROOT, run_python, sign_in, stored
 
 import accounts
 import profiles
@@ -362,11 +362,37 @@ def test_modules_in_python():
 def test_calls_in_python(database_url, monkeypatch, capsys):
     """The sample can be repeated, because its account and its profile have keys."""
     monkeypatch.setenv("DATABASE_URL", database_url)
-    (sample,) = re.findall("(?s)```python\n(.*?)```", PYTHON)
+    sample, _ = re.findall("(?s)```python\n(.*?)```", PYTHON)
     for _ in range(2):
         exec(sample, {})
         printed = capsys.readouterr().out
         assert printed.splitlines() == re.findall("print.*# (.+)", sample)
+
+
+PRODUCT_TESTS = """
+import client
+import pytest
+
+@pytest.mark.parametrize("name", ["Ada", "Alan"])
+def test_sign_up(profiles_service, name):
+    user = client.sign_up("1")
+    assert user.account()["profile"] is None
+    user.save_profile({"contact-email": "x@example.com", "full-name": name})
+    assert [profile["fullName"] for profile in client.profiles()] == [name]
+"""
+
+
+@pytest.mark.long
+def test_the_fixture_for_products(tmp_path):
+    """PYTHON's, in a product's tests. Each of them has a database of its own."""
+    _, sample = re.findall("(?s)```python\n(.*?)```", PYTHON)
+    (tmp_path / "conftest.py").write_text(sample)
+    (tmp_path / "test_product.py").write_text(PRODUCT_TESTS)
+    path = f"{ROOT}:{ROOT / 'docs'}"
+    words = ["-m", "pytest", "-q", "-W", "error"]
+    done = run_python(*words, cwd=tmp_path, PYTHONPATH=path)
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
 
 
 def test_operations_in_python():
