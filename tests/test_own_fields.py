@@ -206,7 +206,8 @@ def test_a_repeated_update_with_if_match_changes_nothing(user):
 
 def test_the_description_shows_them(app, user):
     client = app.test_client()
-    schemas = client.get("/openapi.json").json["components"]["schemas"]
+    document = client.get("/openapi.json").json
+    schemas = document["components"]["schemas"]
     for body in ("CreateProfile", "UpdateProfile"):
         assert set(schemas[body]["required"]) == {ADDRESS, "full-name"}
         assert schemas[body]["properties"][ADDRESS]["type"] == "string"
@@ -214,11 +215,11 @@ def test_the_description_shows_them(app, user):
     fields = schemas["Profile"]["properties"]["fields"]
     assert fields["type"] == ["object", "null"]
     assert [*fields["properties"]] == [ADDRESS, VAT, LONGEST]
-    paths = client.get("/openapi.json").json["paths"]
-    create = paths["/api/user/create-profile"]["post"]
-    example = create["requestBody"]["content"]["application/json"]["example"]
+    body = document["components"]["requestBodies"]["CreateProfile"]
+    example = body["content"]["application/json"]["example"]
     assert example[ADDRESS] == "Postal address"
     assert user.create(json=example).json["fields"][ADDRESS] == "Postal address"
+    create = document["paths"]["/api/user/create-profile"]["post"]
     assert f"`invalid-{ADDRESS}`" in create["responses"]["400"]["description"]
 
 
