@@ -128,7 +128,7 @@ def test_keys_links_and_refusals_pass_the_router(administrator):
         account = administrator.post(path, headers=headers).json
         assert account["externalid"] == externalid
     link = administrator.get(f"{PROFILES}?limit=1").headers["Link"]
-    assert link.startswith(f"<{PROFILES}?limit=1&after=prof_")
+    assert link.startswith(f"<{PROFILES}?limit=1&after=")
     assert_error(administrator.create(b"x" * 70_000), 413, "body-too-large")
 
 
@@ -177,7 +177,7 @@ def test_a_prefix(service, sample, router, tmp_path):
     for name in "ab":
         administrator.create(named(name))
     link = administrator.get(f"{PROFILES}?limit=1").headers["Link"]
-    assert link.startswith(f"</profiles{PROFILES}?limit=1&after=prof_")
+    assert link.startswith(f"</profiles{PROFILES}?limit=1&after=")
 
 
 @on_sqlite
