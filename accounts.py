@@ -1,19 +1,11 @@
-"""The operations on accounts. Each takes its caller first, and checks its rights.
-
-docs/API.md lists the codes of the errors that they raise.
-"""
+"""The operations on accounts. Each checks its caller, and raises codes of API.md."""
 
 from collections import defaultdict
 from operator import itemgetter
 from typing import Any
 
 import rows
-from callers import (
-    Caller,
-    require_administrator,
-    require_operator,
-    require_own_account,
-)
+from callers import Caller, require_administrator, require_operator, require_own_account
 from database import transaction
 from errors import ServiceError
 from formats import identifier_for_key
@@ -72,10 +64,7 @@ def create_administrator(
     appid: str | None = None,
     duration: int | str | None = MAXIMUM_DURATION,
 ) -> Resource:
-    """Create an administrator and its first session, or neither; return the session.
-
-    ``duration`` in seconds.
-    """
+    """Create an administrator and its first session, or neither; return the session."""
     account = create_account(caller, appid=appid, administrator=True)
     accountid = account["accountid"]
     return create_session(caller, accountid, appid=appid, duration=duration)
@@ -88,10 +77,7 @@ def list_accounts(
     accountid: str | None = None,
     **paging: Any,
 ) -> Page | None:
-    """Return the application's accounts, ascending by accountid, as list_profiles does.
-
-    Each has ``profile``: its default profile, or None.
-    """
+    """Return the application's accounts, each with ``profile``, by ascending id."""
     appid = require_administrator(caller, appid)
     return read_list(Listing(Account, appid, accountid), Paging(**paging))
 

@@ -23,7 +23,7 @@ from database import db, init_database
 from errors import HTTP_CODES, ServiceError, as_line
 from models import create_tables
 from openapi import description, docs, read_documents
-from outages import OUTAGES, is_outage, log_error, redact
+from outages import DATABASE_ERRORS, is_outage, log_error, redact
 from turns import TURN_SECONDS, TurnMiddleware
 
 HEADERS = {
@@ -35,10 +35,7 @@ ERROR_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "2"}}
 
 
 def create_app(overrides: dict[str, Any] | None = None) -> Flask:
-    """Return the service, set up by the environment and then the overrides.
-
-    Raises SettingError.
-    """
+    """Return the service with the environment's settings. Raises SettingError."""
     overrides = overrides or {}
     checked = config.load(os.environ | overrides)
     app = Flask(__name__, static_folder=None)
@@ -56,8 +53,8 @@ def create_app(overrides: dict[str, Any] | None = None) -> Flask:
         app.register_blueprint(blueprint)
     app.register_error_handler(ServiceError, service_error)
     app.register_error_handler(HTTPException, http_error)
-    for outage in OUTAGES:
-        app.register_error_handler(outage, database_error)
+    for error_type in DATABASE_ERRORS:
+        app.register_error_handler(error_type, database_error)
     with app.app_context():
         app.extensions["documents"] = read_documents()
     init_database(checked["DATABASE_URL"], create_tables)
@@ -65,7 +62,7 @@ def create_app(overrides: dict[str, Any] | None = None) -> Flask:
         try:
             with closing(db):  # no connection may survive into forked processes
                 db.execute_sql("SELECT 1")  # the first connection creates the tables
-        except OUTAGES as error:
+        except DATABASE_ERRORS as error:
             log_error(logger, error)  # requests get a 503 until it can be reached
     return app
 

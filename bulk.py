@@ -15,11 +15,11 @@ from peewee import chunked
 
 from accounts import create_account
 from callers import OPERATOR
+from config import DatabaseURL
 from database import ENGINES, Engine, db, select_batches, transaction
-from database_url import DatabaseURL
 from errors import ServiceError, as_line
 from models import MODELS, ModelType, add_missing, create_tables
-from outages import OUTAGES, describe_error, describe_failure
+from outages import DATABASE_ERRORS, describe_error, describe_failure
 from profiles import create_profile
 from validators import configured_fields
 
@@ -32,10 +32,7 @@ User = dict[str, str]  # the values of a line by the names of the columns
 
 
 def copy_database(url: DatabaseURL) -> dict[str, int]:
-    """Copy the configured database into an empty one; return each table's row count.
-
-    If either database fails, nothing is copied.
-    """
+    """Copy all rows into an empty database, or none; return each table's row count."""
     target = ENGINES[url.engine](url)
     target.connect_params.update(target.unlimited)
     total = sum(model.select().count() for model in MODELS)
@@ -55,7 +52,7 @@ def copy_database(url: DatabaseURL) -> dict[str, int]:
                 f"{model._meta.table_name}s": model.select().count(target)
                 for model in MODELS
             }
-    except OUTAGES as error:  # read_rows() has caught those of the source
+    except DATABASE_ERRORS as error:  # read_rows() has caught those of the source
         raise click.ClickException(f"the target: {describe_error(error)}") from None
 
 
@@ -81,7 +78,7 @@ def read_rows() -> Iterator[tuple[ModelType, list[tuple[Any, ...]]]]:
                 # Fewer would be slower, and more would take much memory.
                 for rows in select_batches(model.select(), 250):
                     yield model, rows
-    except OUTAGES as error:
+    except DATABASE_ERRORS as error:
         raise click.ClickException(describe_failure(error)) from None
 
 

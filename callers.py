@@ -100,20 +100,14 @@ def belongs_to(caller: Caller, appid: str) -> bool:
 
 
 def require_operator(caller: Caller, appid: str | None = None) -> str:
-    """Return a call's application, if the caller is the operator.
-
-    Raises administrator-required or invalid-appid.
-    """
+    """Return a call's application. Raises administrator-required or invalid-appid."""
     if caller is not OPERATOR:
         raise ServiceError("administrator-required")
     return resolve_appid(appid)
 
 
 def require_administrator(caller: Caller, appid: str | None) -> str:
-    """Return a call's application, if the caller is an administrator of it.
-
-    Raises administrator-required or invalid-appid.
-    """
+    """Return a call's application. Raises administrator-required or invalid-appid."""
     appid = resolve_appid(appid)
     if not caller.administrator or not belongs_to(caller, appid):
         raise ServiceError("administrator-required")
@@ -129,9 +123,9 @@ def require_own_account(
 ) -> tuple[str, str]:
     """Return a call's application and account, if the account is the caller's own.
 
-    That a caller's own account exists isn't checked here: without it, lists are empty,
-    and rows.insert() raises invalid-accountid. Any other account is looked up, because
-    the operator may access it; ``for_update`` and the errors are those of get_own().
+    The caller's own isn't looked up: if it was deleted, lists are empty, and
+    rows.insert() raises invalid-accountid. Any other raises the errors of get_own(),
+    unless the caller is the operator.
     """
     appid = resolve_appid(appid)
     if accountid is None or not is_own(caller, accountid, appid):
@@ -150,8 +144,7 @@ def get_own(
 ) -> Row:
     """Return a row of the caller's own account; the operator may access every row.
 
-    ``for_update`` as in get_row(). Raises the same errors, invalid-account or
-    invalid-appid.
+    Raises invalid-appid, what get_row() raises, or invalid-account.
     """
     appid = resolve_appid(appid)
     row = rows.get_row(model, identifier, appid, for_update=for_update)

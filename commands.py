@@ -14,12 +14,12 @@ import profiles
 import sessions
 from bulk import copy_database, import_users
 from callers import OPERATOR, resolve_appid
+from config import parse_database_url
 from database import SQLite, db
-from database_url import parse_database_url
 from errors import ServiceError, SettingError
 from formats import APPID, MAX_INT32, identifier_for_key
 from models import Account, Resource, add_missing, check_tables, create_tables
-from outages import OUTAGES, describe_failure
+from outages import DATABASE_ERRORS, describe_failure
 from sessions import DEFAULT_DURATION, MAXIMUM_DURATION
 from validators import example_body
 
@@ -52,7 +52,7 @@ class Command(click.Command):
         except ServiceError as error:
             message = f"{error.code}: {EXPLANATIONS.get(error.code, 'refused')}"
             raise click.ClickException(message) from None
-        except OUTAGES as error:
+        except DATABASE_ERRORS as error:
             raise click.ClickException(describe_failure(error)) from None
         if result:
             print_object(result)
@@ -169,8 +169,6 @@ def create_administrator_command(appid: str | None, duration: int) -> Resource:
 
     This prints a session, which contains the token. Store the token, because it won't
     be shown again. If you repeat the command, it creates another administrator.
-
-    Example: flask create-administrator
     """
     return accounts.create_administrator(OPERATOR, appid=appid, duration=duration)
 
@@ -178,10 +176,7 @@ def create_administrator_command(appid: str | None, duration: int) -> Resource:
 @command()
 @appid_option
 def list_administrators_command(appid: str | None) -> Resource:
-    """Print the accounts that are administrators.
-
-    Example: flask list-administrators
-    """
+    """Print the accounts that are administrators."""
     return accounts.list_administrators(OPERATOR, appid=appid)
 
 
@@ -289,8 +284,6 @@ def init_db_command() -> Resource:
 
     Prints the columns that it added, and fails if another column is missing. You can
     safely repeat it, even while the service runs.
-
-    Example: flask init-db
     """
     create_tables(db)
     added = add_missing(db)
@@ -355,8 +348,6 @@ def demo_command() -> None:
 
     The lines export variables, which the samples of README and API use, and call curl.
     They contain tokens, so don't use this in production.
-
-    Example: flask demo
     """
     for person in PEOPLE:  # the lines below are for the last one
         body = example_body(person)

@@ -73,9 +73,8 @@ class Paging:
 
     ``limit``: the maximum number of rows, by default PAGE_SIZE. ``offset``: how many
     are skipped. Both are numbers, or strings of digits. ``maximum``: a larger limit
-    counts as this. ``after``: only the rows after this identifier, or after the
-    position that ``next_after`` of a page names. ``all``: if it is true, all rows,
-    whatever the limit and offset.
+    counts as this. ``after``: only the rows after this identifier or position.
+    ``all``: if it is true, all rows, whatever the limit and offset.
     """
 
     limit: int | str | None = None
@@ -146,10 +145,7 @@ def read_page(listing: Listing, limit: int, offset: int = 0) -> Page:
 
 
 def search(listing: Listing, size: int) -> Iterator[Positioned]:
-    """Yield the profiles that have the address of a listing.
-
-    ``size`` candidates are read at a time.
-    """
+    """Yield the profiles that have an address; read ``size`` candidates at a time."""
     if not matches("[^\ud800-\udfff]+", listing.email):
         return  # no database can store a surrogate
     email = lower_ascii(listing.email)
@@ -174,11 +170,8 @@ def select_page(listing: Listing, limit: int, offset: int = 0) -> list[Positione
     model, position = listing.model, listing.position
     if position is None:
         position = "" if model is Account else MAX_INT64
-    arguments: dict[str, Any] = {
-        "appid": listing.appid,
-        "position": position,
-        "limit": limit,
-    }
+    arguments: dict[str, Any] = {"position": position, "limit": limit}
+    arguments["appid"] = listing.appid
     if listing.accountid is not None:
         # MySQL can't compare some strings with ASCII columns, so whatever isn't an
         # accountid becomes an empty string, which no row has.

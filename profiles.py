@@ -1,7 +1,4 @@
-"""The operations on profiles. Each takes its caller first, and checks its rights.
-
-docs/API.md lists the codes of the errors that they raise.
-"""
+"""The operations on profiles. Each checks its caller, and raises codes of API.md."""
 
 from typing import Any
 
@@ -96,10 +93,7 @@ def create_profile(
 
 @transaction
 def insert_default_profile(values: Row) -> rows.Created:
-    """Store a profile and make it its account's default, or neither.
-
-    Of two at once, the last one wins. Returns and raises what rows.insert() does.
-    """
+    """Store a profile and make it its account's default, or neither."""
     accountid, appid = values["accountid"], values["appid"]
     account = rows.get_row(Account, accountid, appid, for_update=True)
     profile = rows.insert(Profile, rows.new_row(Profile, values))
@@ -156,11 +150,7 @@ def list_profiles(
 
 
 def list_own_profiles(
-    caller: Caller,
-    accountid: str | None,
-    *,
-    appid: str | None = None,
-    **paging: Any,
+    caller: Caller, accountid: str | None, *, appid: str | None = None, **paging: Any
 ) -> Page | None:
     """Return the profiles of the caller's own account, as list_profiles does."""
     scope = require_own_account(caller, accountid, appid)

@@ -122,10 +122,7 @@ def update_unchanged(
 
 
 def new_row(model: ModelType, values: Row) -> Row:
-    """Return a whole row with these values, and the id and timestamps of this moment.
-
-    Columns without a value are None.
-    """
+    """Return a row with these values, and the id and timestamps of this moment."""
     now_ns = next_nanoseconds()
     now = timestamp(now_ns)
     values = values | {"id": now_ns, "createdAt": now, "updatedAt": now}

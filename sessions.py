@@ -1,7 +1,4 @@
-"""The operations on sessions. Each takes its caller first, and checks its rights.
-
-docs/API.md lists the codes of the errors that they raise.
-"""
+"""The operations on sessions. Each checks its caller, and raises codes of API.md."""
 
 import time
 from collections.abc import Iterator
@@ -178,10 +175,7 @@ def end_all_sessions(caller: Caller, *, appid: str | None = None) -> Resource:
 
 
 def purge_sessions(caller: Caller, days: int) -> Resource:
-    """Delete the sessions that ended or expired at least that many days ago.
-
-    Return the number of deleted sessions.
-    """
+    """Delete sessions that ended or expired that many days ago; return how many."""
     require_operator(caller)
     cutoff = timestamp(time.time_ns() - days * 86_400 * 10**9)
     is_old = (Session.expiresAt <= cutoff) | (Session.endedAt <= cutoff)

@@ -100,13 +100,12 @@ def receive_body(environ: dict[str, Any], max_body: int) -> None:
     environ.pop("wsgi.input_terminated", None)
 
 
-def in_turns(iterable: Iterable[T]) -> Iterator[T]:
-    """Yield the items of an iterable, each read in a turn of its own.
+def in_turns(iterator: Iterator[T]) -> Iterator[T]:
+    """Yield the items of an iterator, each read in a turn of its own.
 
     All have the same number, so a list that has begun comes before newer requests.
     """
     number = next(turns.numbers)
-    iterator = iter(iterable)
     while True:
         turns.take(number)
         try:

@@ -47,10 +47,7 @@ def is_own_field(name: str) -> bool:
 
 
 def get_field(name: str) -> FieldSpec:
-    """Return a field of PROFILE_FIELDS, or one of the product's own, which is text.
-
-    Raises ServiceError for an unknown field.
-    """
+    """Return a field by its name. Raises ServiceError if it is unknown."""
     if name in PROFILE_FIELDS:
         return PROFILE_FIELDS[name]
     if not is_own_field(name):
@@ -117,10 +114,7 @@ def make_schema(
     *,
     creating: bool,
 ) -> Schema:
-    """Return the schema of these fields, in this order, whose messages are the codes.
-
-    Raises ServiceError for an unknown field.
-    """
+    """Return the schema of these fields, in this order. Its messages are the codes."""
     schema: dict[str, Field] = {}
     for name in (*required, *optional):
         schema[get_field(name).property] = make_field(
@@ -185,10 +179,7 @@ def field_codes(names: Sequence[str]) -> list[str]:
 
 
 def example_body(examples: dict[str, str] | None = None) -> dict[str, str]:
-    """Return a body of the configured fields with allowed values.
-
-    ``examples``: values instead of those in PROFILE_FIELDS.
-    """
+    """Return a body of the configured fields: these examples, or PROFILE_FIELDS'."""
     lengths = current_app.config["PROFILE_LENGTHS"]
     body = {}
     for name in configured_fields():

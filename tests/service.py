@@ -27,8 +27,8 @@ from werkzeug.datastructures import EnvironHeaders
 from werkzeug.test import Client
 
 from app import create_app
+from config import parse_database_url
 from database import db
-from database_url import parse_database_url
 from formats import new_identifier
 from models import MODELS, Account, timestamp
 

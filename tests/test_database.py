@@ -35,8 +35,8 @@ import database
 import models
 from accounts import create_account, delete_account
 from callers import OPERATOR
+from config import parse_database_url
 from database import built_once, db, retry_on_conflict
-from database_url import parse_database_url
 from errors import ServiceError
 from models import Account, Profile, Session
 from profiles import (

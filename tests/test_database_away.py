@@ -40,9 +40,8 @@ from werkzeug.test import Client
 from accounts import create_account
 from app import LogFormatter
 from callers import OPERATOR
-from database import db
-from database_url import parse_database_url
-from outages import OUTAGES, is_outage
+from config import parse_database_url
+from database import OUTAGES, db, is_outage
 from profiles import create_profile, list_profiles
 
 long = pytest.mark.long

@@ -7,7 +7,7 @@ import pytest
 from service import CREATE, ROOT, UPDATE, assert_error, sign_in
 
 import openapi
-from body import MULTIPART, URLENCODED
+from formats import MULTIPART, URLENCODED
 from validators import PROFILE_FIELDS
 
 DOCUMENT = json.loads((ROOT / "openapi.json").read_text())

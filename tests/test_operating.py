@@ -17,7 +17,7 @@ from service import (
 )
 
 from app import create_app
-from database_url import parse_database_url
+from config import parse_database_url
 
 OPERATING = (ROOT / "docs" / "OPERATING.md").read_text()
 LOG = re.search(r"\n```\n(time=.*?)```", OPERATING, re.DOTALL)[1]

@@ -9,8 +9,8 @@ import pytest
 from peewee import OperationalError
 from service import Program, wait_until
 
+from config import parse_database_url
 from database import MySQL
-from database_url import parse_database_url
 
 pytestmark = [
     pytest.mark.long,

@@ -74,7 +74,7 @@ def test_the_first_that_came_gets_the_next_turn(app):
 
 def test_a_list_that_has_begun_comes_before_newer_requests(app):
     order = []
-    items = in_turns("ab")
+    items = in_turns(iter("ab"))
     assert next(items) == "a"
 
     def take_newer():
