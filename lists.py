@@ -22,13 +22,21 @@ from formats import (
     matches,
     parse_number,
 )
-from models import EMAILS, Account, ModelType, Profile, Resource, Session, to_account
+from models import (
+    EMAILS,
+    Account,
+    ModelType,
+    Profile,
+    Resource,
+    Row,
+    Session,
+    to_account,
+)
 from rows import find_row, is_in_scope, to_rows
 
 MAX_ROWS = MAX_INT64 - 1  # because one more row is read
 BATCH = 100  # how many rows are read at once to list all of them
 Position = str | int
-Positioned = tuple[Position, Resource]  # a row of a list, and its position
 NewestFirst = type[Profile] | type[Session]
 
 
@@ -132,32 +140,36 @@ def read_page(listing: Listing, limit: int, offset: int = 0) -> Page:
     """Return the first page of a listing."""
     size = limit + 1  # one more row tells whether another page follows
     if listing.email is None:
-        found = iter(select_page(listing, size, offset))
+        found = select_rows(listing, size, offset)
     else:  # only profiles that have the address count for the offset
-        found = islice(search(listing, max(size, BATCH)), offset, None)
-    page = list(islice(found, limit))
-    has_more = next(found, None) is not None
+        matching = islice(search(listing, max(size, BATCH)), offset, None)
+        found = list(islice(matching, size))
+    page = found[:limit]
+    if listing.model is Account:
+        key = "accountid"
+        resources = [to_account(row, row["profile"]) for row in page]
+    else:
+        key = "id"
+        resources = [listing.model.to_resource(row) for row in page]
     rest = None
-    if page and has_more:
-        last_position, _ = page[-1]
-        rest = replace(listing, position=last_position)
-    return Page([resource for _, resource in page], rest)
+    if page and len(found) > limit:
+        rest = replace(listing, position=page[-1][key])
+    return Page(resources, rest)
 
 
-def search(listing: Listing, size: int) -> Iterator[Positioned]:
+def search(listing: Listing, size: int) -> Iterator[Row]:
     """Yield the profiles that have an address; read ``size`` candidates at a time."""
     if not matches("[^\ud800-\udfff]+", listing.email):
         return  # no database can store a surrogate
     email = lower_ascii(listing.email)
     while True:
-        candidates = select_page(listing, size)
-        for position, profile in candidates:
-            if email in [lower_ascii(profile[name]) for name in EMAILS]:
-                yield position, profile
+        candidates = select_rows(listing, size)
+        for row in candidates:
+            if email in [lower_ascii(row[name]) for name in EMAILS]:
+                yield row
         if len(candidates) < size:
             return
-        last_position, _ = candidates[-1]
-        listing = replace(listing, position=last_position)
+        listing = replace(listing, position=candidates[-1]["id"])
 
 
 def lower_ascii(text: str | None) -> bytes:
@@ -165,7 +177,7 @@ def lower_ascii(text: str | None) -> bytes:
     return (text or "").encode().lower()
 
 
-def select_page(listing: Listing, limit: int, offset: int = 0) -> list[Positioned]:
+def select_rows(listing: Listing, limit: int, offset: int = 0) -> list[Row]:
     """Return the first rows of a listing; of a search, candidates."""
     model, position = listing.model, listing.position
     if position is None:
@@ -186,19 +198,17 @@ def select_page(listing: Listing, limit: int, offset: int = 0) -> list[Positione
         if listing.active:
             arguments["now"] = current_timestamp()
         cursor = select_newest(model, offset=offset, **arguments)
-    rows = to_rows(model, cursor.fetchall())
-    return [(row["id"], model.to_resource(row)) for row in rows]
+    return to_rows(model, cursor.fetchall())
 
 
-def split_accounts(selected: list[tuple[Any, ...]]) -> list[Positioned]:
-    """Split joined rows into accounts, each with its default profile."""
+def split_accounts(selected: list[tuple[Any, ...]]) -> list[Row]:
+    """Return joined rows as accounts, whose ``profile`` is the default one or None."""
     width = len(Account._meta.sorted_field_names)
     accounts = to_rows(Account, [values[:width] for values in selected])
     profiles = to_rows(Profile, [values[width:] for values in selected])
-    return [
-        (account["accountid"], to_account(account, profile if profile["id"] else None))
-        for account, profile in zip(accounts, profiles, strict=True)
-    ]
+    for account, profile in zip(accounts, profiles, strict=True):
+        account["profile"] = profile if profile["id"] else None
+    return accounts
 
 
 @built_once

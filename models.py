@@ -14,12 +14,10 @@ from playhouse.migrate import SchemaMigrator
 
 from database import Engine, db, retry_on_conflict
 from formats import current_timestamp, timestamp
-from validators import PROFILE_FIELDS
 
 Row = dict[str, Any]  # each column of a row by its name
 Resource = dict[str, Any]  # an account, profile or session, as docs/API.md shows it
 
-PROFILE_PROPERTIES = [field.property for field in PROFILE_FIELDS.values()]
 EMAILS = ("contactEmail", "displayEmail")  # columns that a search reads, by an index
 latest = 0  # what next_nanoseconds() returned last
 latest_lock = Lock()
@@ -45,7 +43,7 @@ def next_timestamp() -> str:
 
 
 def timestamp_after(previous: str) -> str:
-    """Return the timestamp of a change that is later than the previous one."""
+    """Return the timestamp of a change, at least a millisecond after the previous."""
     milliseconds = round(datetime.fromisoformat(previous).timestamp() * 1_000)
     return timestamp(max(next_nanoseconds(), (milliseconds + 1) * 10**6))
 
@@ -139,7 +137,16 @@ class Profile(BaseModel):
             "object": "profile",
             "appid": row["appid"],
             "accountid": row["accountid"],
-            **{name: row[name] for name in PROFILE_PROPERTIES},
+            "companyName": row["companyName"],
+            "fullName": row["fullName"],
+            "contactEmail": row["contactEmail"],
+            "displayEmail": row["displayEmail"],
+            "displayName": row["displayName"],
+            "phone": row["phone"],
+            "occupation": row["occupation"],
+            "location": row["location"],
+            "dob": row["dob"],
+            "website": row["website"],
             "fields": orjson.loads(row["fields"]) if row["fields"] else None,
             "createdAt": row["createdAt"],
             "updatedAt": row["updatedAt"],

@@ -103,10 +103,7 @@ def update_account(account: Row, changes: Row) -> Row:
 
 
 def replace_profile(profile: Row, changes: Row) -> Row | None:
-    """Change a profile unless it has changed since it was read; return it, or None.
-
-    Each change leaves ``updatedAt`` greater by at least a millisecond.
-    """
+    """Change a profile unless it has changed since it was read; return it, or None."""
     profileid, read_at = profile["profileid"], profile["updatedAt"]
     changes = changes | {"updatedAt": timestamp_after(read_at)}
     cursor = update_unchanged(profileid=profileid, read_at=read_at, **changes)

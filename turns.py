@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO
 from itertools import count
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any
 
 from werkzeug.wsgi import get_content_length, get_input_stream
 
 from database import db
-
-T = TypeVar("T")
 
 TURN_SECONDS = 5  # how long a request waits for a turn, for example while MySQL hangs
 
@@ -71,7 +69,8 @@ class TurnMiddleware:
         self.max_body = max_body
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        receive_body(environ, self.max_body)
+        if "CONTENT_LENGTH" in environ or "HTTP_TRANSFER_ENCODING" in environ:
+            receive_body(environ, self.max_body)
         if environ["PATH_INFO"] == "/live":
             return self.wsgi(environ, start_response)
         if not turns.take(next(turns.numbers), TURN_SECONDS):
@@ -100,7 +99,7 @@ def receive_body(environ: dict[str, Any], max_body: int) -> None:
     environ.pop("wsgi.input_terminated", None)
 
 
-def in_turns(iterator: Iterator[T]) -> Iterator[T]:
+def in_turns(iterator: Iterator[Any]) -> Iterator[Any]:
     """Yield the items of an iterator, each read in a turn of its own.
 
     All have the same number, so a list that has begun comes before newer requests.
