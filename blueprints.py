@@ -332,7 +332,7 @@ def link_after(position: str) -> str:
     parameters["after"] = position
     # A prefix is a host program's, or one that a proxy has stripped. Clients can send
     # this header, too, but it changes nothing except their own Link.
-    stripped = request.headers.get("X-Forwarded-Prefix", "").rstrip("/")
-    path = (request.root_path or stripped) + request.path
-    path = "/" + quote(path.lstrip("/"), "/%")  # "//" would begin with a host
+    prefix = request.root_path or request.headers.get("X-Forwarded-Prefix", "")
+    prefix = quote(prefix.strip("/"), "/%")
+    path = f"/{prefix}{request.path}" if prefix else request.path
     return f'<{path}?{urlencode(parameters)}>; rel="next"'

@@ -98,8 +98,9 @@ class Worker(gthread.ThreadWorker):
         the request's own thread. It reads meanwhile what the client still sends, or a
         reset could overtake the response, for which nginx would send a 502.
         """
-        for limit in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            conn.sock.setsockopt(socket.SOL_SOCKET, limit, FIVE_SECONDS)
+        if not conn.initialized:  # it has no request before this one
+            for limit in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                conn.sock.setsockopt(socket.SOL_SOCKET, limit, FIVE_SECONDS)
         is_kept = super().handle(conn)
         if not is_kept:
             close_graceful(conn.sock, max_drain=MAX_DRAIN)
