@@ -113,7 +113,7 @@ def set_administrator(
 def delete_account(
     caller: Caller, accountid: str | None, *, appid: str | None = None
 ) -> Resource:
-    """Delete an ordinary account, its profiles and its sessions; return how many."""
+    """Delete an ordinary account with its profiles and sessions; return how many."""
     appid = require_administrator(caller, appid)
     account = rows.get_row(Account, accountid, appid, for_update=True)
     if account["administrator"]:  # not even the operator deletes one
@@ -141,7 +141,7 @@ def show_account(
 
 
 def find_accounts(caller: Caller, email: str, *, appid: str | None = None) -> Resource:
-    """Return the accounts that have a profile with this address, the oldest first.
+    """Return the accounts that have a profile with this address, oldest first.
 
     Each has those ``profiles``, newest first. The case of ASCII letters is ignored. An
     empty address finds no account.
@@ -160,7 +160,7 @@ def find_accounts(caller: Caller, email: str, *, appid: str | None = None) -> Re
 
 
 def list_administrators(caller: Caller, *, appid: str | None = None) -> Resource:
-    """Return the accounts that are administrators, the oldest first."""
+    """Return the accounts that are administrators, oldest first."""
     appid = require_operator(caller, appid)
     query = Account.select().where(Account.appid == appid, Account.administrator)
     selected: Any = query.dicts()
@@ -168,6 +168,6 @@ def list_administrators(caller: Caller, *, appid: str | None = None) -> Resource
 
 
 def sort_accounts(accounts: list[Resource]) -> Resource:
-    """Return a list of accounts as commands print it, the oldest first."""
+    """Return a list of accounts as commands print it, oldest first."""
     data = sorted(accounts, key=itemgetter("createdAt", "accountid"))
     return {"object": "accounts", "data": data}

@@ -68,10 +68,10 @@ def create_app(overrides: dict[str, Any] | None = None) -> Flask:
 
 
 class OrjsonProvider(JSONProvider):
-    """JSON by orjson, with properties in the API's order and letters as they are."""
+    """JSON by orjson, which keeps the order of properties, and writes UTF-8."""
 
     def response(self, *args: Any, **kwargs: Any) -> Response:
-        """Return a JSON response of bytes: it would encode the string of dumps()."""
+        """Return a JSON response, from bytes: Flask would decode and encode them."""
         body = args[0] if args else kwargs
         data = orjson.dumps(body, option=orjson.OPT_APPEND_NEWLINE)
         return Response(data, mimetype="application/json")
@@ -86,7 +86,7 @@ class OrjsonProvider(JSONProvider):
 def check_request() -> None:
     """Refuse a request that got no turn, or whose path begins with no slash or two."""
     if "profiles.no_turn" in request.environ:
-        # Only a database that hangs or is locked makes others take so long.
+        # Others take so long, mostly because the database hangs or is locked.
         message = "database unavailable: no turn within %s seconds"
         current_app.logger.error(message, TURN_SECONDS)
         raise ServiceError("database-unavailable")

@@ -1,4 +1,4 @@
-"""One blueprint for each endpoint, whose view has the name of its operation."""
+"""One blueprint for each endpoint. A view is named after the operation it calls."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -182,11 +182,10 @@ def read_caller(parameter: str | None = None) -> SessionCaller:
     appid = resolve_appid(request.headers.get("X-Appid"))
     environ["profiles.appid"] = appid
     caller = find_caller(request.headers.get("Authorization"), appid)
-    if caller:
-        environ["profiles.account"] = caller.accountid
-        environ["profiles.session"] = caller.sessionid
     if not caller:
         raise ServiceError("sign-in-required")
+    environ["profiles.account"] = caller.accountid
+    environ["profiles.session"] = caller.sessionid
     if caller.reason:
         raise ServiceError("sign-in-required", reason=caller.reason)
     return caller

@@ -47,23 +47,22 @@ def copy_database(url: DatabaseURL) -> dict[str, int]:
                 target.pragma("journal_mode", "delete")
             create_tables(target)
             add_missing(target)  # an older version may have created the tables
-            copy_rows(target, bar)
-            return {
-                f"{model._meta.table_name}s": model.select().count(target)
-                for model in MODELS
-            }
+            return copy_rows(target, bar)
     except DATABASE_ERRORS as error:  # read_rows() has caught those of the source
         raise click.ClickException(f"the target: {describe_error(error)}") from None
 
 
-def copy_rows(target: Engine, bar: Any) -> None:
-    """Copy all rows of one moment, or none, into a target without rows."""
+def copy_rows(target: Engine, bar: Any) -> dict[str, int]:
+    """Copy all rows of one moment, or none; return how many there are of each table."""
+    counts = {f"{model._meta.table_name}s": 0 for model in MODELS}
     with target.atomic():
         if any(model.select().exists(target) for model in MODELS):
             raise click.ClickException("the target already has rows")
         for model, rows in read_rows():
             insert_rows(target, model, rows)
+            counts[f"{model._meta.table_name}s"] += len(rows)
             bar.update(len(rows))
+    return counts
 
 
 def read_rows() -> Iterator[tuple[ModelType, list[tuple[Any, ...]]]]:

@@ -100,14 +100,14 @@ def belongs_to(caller: Caller, appid: str) -> bool:
 
 
 def require_operator(caller: Caller, appid: str | None = None) -> str:
-    """Return a call's application. Raises administrator-required or invalid-appid."""
+    """Return a call's application, if the caller is the operator."""
     if caller is not OPERATOR:
         raise ServiceError("administrator-required")
     return resolve_appid(appid)
 
 
 def require_administrator(caller: Caller, appid: str | None) -> str:
-    """Return a call's application. Raises administrator-required or invalid-appid."""
+    """Return a call's application, if the caller is an administrator of it."""
     appid = resolve_appid(appid)
     if not caller.administrator or not belongs_to(caller, appid):
         raise ServiceError("administrator-required")
@@ -124,8 +124,8 @@ def require_own_account(
     """Return a call's application and account, if the account is the caller's own.
 
     The caller's own isn't looked up: if it was deleted, lists are empty, and
-    rows.insert() raises invalid-accountid. Any other raises the errors of get_own(),
-    unless the caller is the operator.
+    rows.insert() raises invalid-accountid. Any other account is looked up by get_own(),
+    which lets only the operator have it.
     """
     appid = resolve_appid(appid)
     if accountid is None or not is_own(caller, accountid, appid):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache, wraps
 from pathlib import Path
-from threading import Lock
+from threading import Lock, RLock
 from typing import Any, ParamSpec, TypeVar
 
 import peewee
@@ -66,17 +66,19 @@ class SharedConnections(peewee.Database):
         super().__init__(*args, **kwargs)
         self.idle: list[Any] = []
         self.prepare: Callable[[Any], None] | None = None
+        self.prepare_lock = RLock()
 
     def connect(self, reuse_if_open: bool = False) -> bool:
         """Connect, and prepare the database if that hasn't been done yet."""
         is_new = super().connect(reuse_if_open)
-        prepare, self.prepare = self.prepare, None
-        if prepare:
-            try:
-                prepare(self)
-            except DATABASE_ERRORS:
-                self.prepare = prepare  # the next connection tries again
-                raise
+        with self.prepare_lock:
+            prepare, self.prepare = self.prepare, None
+            if prepare:
+                try:
+                    prepare(self)
+                except Exception:
+                    self.prepare = prepare  # the next connection tries again
+                    raise
         return is_new
 
     def open_connection(self) -> Any:
@@ -97,9 +99,9 @@ class SharedConnections(peewee.Database):
     def close(self) -> bool:
         """Close the thread's connection, and all that are idle: they may be lost."""
         was_open = super().close()
-        idle, self.idle = self.idle, []
-        for connection in idle:
-            connection.close()
+        with suppress(IndexError):
+            while True:
+                self.idle.pop().close()
         return was_open
 
 
@@ -144,8 +146,8 @@ class SQLite(SharedConnections, peewee.SqliteDatabase):
         """Execute SQL, retrying while another connection holds the lock.
 
         Only one thread of a process retries a write at a time, because retries slow
-        down the writer. A thread in a transaction never waits for ``write_lock``: it
-        got SQLite's lock at BEGIN, and Peewee commits without execute_sql().
+        down the writer. A transaction never waits for ``write_lock``: it waited for
+        SQLite's lock at BEGIN, and Peewee commits without execute_sql().
         """
         if self.in_transaction():
             return super().execute_sql(sql, params)
@@ -286,6 +288,7 @@ def build(
 ) -> tuple[str, list[str]]:
     """Return a query's SQL for an engine, and the name of each parameter's value.
 
+    Each placeholder's value is its own name, so these are the parameters of the SQL.
     Raises TypeError if the query has a value that is not one of the arguments.
     """
     placeholders = {name: peewee.Value(name, converter=False) for name in names}

@@ -25,8 +25,7 @@ except SettingError as error:
     sys.exit(f"Error: {error}")
 workers = checked["WEB_CONCURRENCY"]
 PORT = os.environ.get("PORT")
-if not PORT:  # with PORT, gunicorn listens on all addresses
-    bind = "127.0.0.1:8000"
+bind = f"{'0.0.0.0' if PORT else '127.0.0.1'}:{checked['PORT']}"
 forwarder_headers = ""  # a client's SCRIPT_NAME could get a path past a proxy
 # Nothing reads the scheme, and gunicorn would refuse two headers that differ.
 secure_scheme_headers: dict[str, str] = {}
@@ -50,7 +49,7 @@ UNLOGGED = ("Socket error processing request.", "Error handling request")
 
 
 def when_ready(server: Any) -> None:
-    """Warn if there is no database."""
+    """Warn if a platform sets PORT, but no DATABASE_URL."""
     if PORT and not os.environ.get("DATABASE_URL"):
         server.log.warning(
             "DATABASE_URL is not set. SQLite is used: on most platforms the file is "
@@ -104,7 +103,7 @@ class Worker(gthread.ThreadWorker):
         is_kept = super().handle(conn)
         if not is_kept:
             close_graceful(conn.sock, max_drain=MAX_DRAIN)
-            raise ConnectionAbortedError  # for gunicorn, the client has closed it
+            raise ConnectionAbortedError  # so that gunicorn doesn't close it as well
         return is_kept
 
 
@@ -147,10 +146,10 @@ class LogfmtLogger(Logger):
 
 
 def hide_request(record: LogRecord) -> bool:
-    """Log the class of an error where gunicorn would quote the request.
+    """Log the class of an error where gunicorn would quote the request, and a token.
 
-    It may hold a token. Return whether the record is logged: not if a client stalled,
-    or a list broke off, which json_chunks() has logged.
+    Return whether the record is logged: not if a client stalled, or a list broke off,
+    which json_chunks() has logged.
     """
     message = str(record.msg)
     if message in UNLOGGED:

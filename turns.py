@@ -31,7 +31,7 @@ class Turns:
         self.lock = Lock()
 
     def take(self, number: int, seconds: float = -1) -> bool:
-        """Wait for a turn, by default for any time. Return whether there was one."""
+        """Wait for a turn, by default without a limit. Return whether it got one."""
         with self.lock:
             if self.taken < db.turns:
                 self.taken += 1
@@ -41,8 +41,8 @@ class Turns:
         if turn.acquire(timeout=seconds):
             return True
         with self.lock:
-            is_waiting = self.waiting.pop(number, None)
-        return not is_waiting  # otherwise end() has just given it a turn
+            # It is no longer there if end() has just given it a turn.
+            return self.waiting.pop(number, None) is None
 
     def end(self) -> None:
         """End a turn, and give it to the next that waits."""
@@ -92,7 +92,7 @@ def receive_body(environ: dict[str, Any], max_body: int) -> None:
         body = get_input_stream(environ).read(max_body + 1)
         length = get_content_length(environ) or len(body)
     except Exception:  # the errors of servers have no other base in common
-        body, length = b"", 1
+        body, length = b"", 1  # as if one byte were missing
     environ["wsgi.input"] = BytesIO(body)
     environ["CONTENT_LENGTH"] = str(length)
     environ.pop("HTTP_TRANSFER_ENCODING", None)

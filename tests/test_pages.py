@@ -7,6 +7,7 @@ import inspect
 import json
 import re
 import subprocess
+import sys
 
 import pytest
 from service import ROOT, run_python, sign_in, stored
@@ -385,13 +386,25 @@ def test_sign_up(profiles_service, name):
 
 @pytest.mark.long
 def test_the_fixture_for_products(tmp_path):
-    """PYTHON's, in a product's tests. Each of them has a database of its own."""
+    """PYTHON's, in the tests of a product that has an app.py of its own, too.
+
+    Each test has a database of its own.
+    """
     _, sample = re.findall("(?s)```python\n(.*?)```", PYTHON)
-    (tmp_path / "conftest.py").write_text(sample)
-    (tmp_path / "test_product.py").write_text(PRODUCT_TESTS)
-    path = f"{ROOT}:{ROOT / 'docs'}"
+    clone, product = tmp_path / "clone", tmp_path / "product"
+    clone.mkdir()
+    for path in ROOT.glob("[!.]*"):
+        (clone / path.name).symlink_to(path)
+    (clone / ".venv").symlink_to(sys.prefix)
+    product.mkdir()
+    (product / "app.py").write_text("raise AssertionError")
+    (product / "conftest.py").write_text(
+        sample.replace("/path/to/profiles", str(clone))
+    )
+    (product / "test_product.py").write_text(PRODUCT_TESTS)
+    path = f"{product}:{ROOT / 'docs'}"
     words = ["-m", "pytest", "-q", "-W", "error"]
-    done = run_python(*words, cwd=tmp_path, PYTHONPATH=path)
+    done = run_python(*words, cwd=product, PYTHONPATH=path)
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout
 
