@@ -50,11 +50,8 @@ def create_account(
 
 
 def has_key(account: Resource, idempotency_key: str | None) -> bool:
-    """Return whether an account was created with this key, given that the ids agree.
-
-    Keys can be crafted whose ids collide. Accounts created by 4.0 have no stored key.
-    """
-    return account["externalid"] in (None, idempotency_key)
+    """Return whether this key created an account: keys of one id can be crafted."""
+    return account["externalid"] in (None, idempotency_key)  # 4.0 stored no key
 
 
 @transaction

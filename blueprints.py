@@ -259,8 +259,8 @@ def read_if_match() -> list[str] | None:
     header = request.headers.get("If-Match", "*").strip()
     if header == "*":
         return None
-    tags = [tag.strip() for tag in header.split(",")]
-    return [tag[1:-1] for tag in tags if re.fullmatch('"[^"]*"', tag)]
+    tags = re.findall('(W/)?"([^"]*)"', header)
+    return [tag for weak, tag in tags if not weak]
 
 
 def entity_tag(profile: Resource) -> dict[str, str]:

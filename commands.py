@@ -272,8 +272,6 @@ def purge_sessions_command(days: int) -> Resource:
     """Delete old sessions and print how many.
 
     A session is old if it ended or expired at least DAYS days ago. Run this daily.
-
-    Example: flask purge-sessions --days 7
     """
     return sessions.purge_sessions(OPERATOR, days)
 

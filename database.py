@@ -154,6 +154,8 @@ class SQLite(SharedConnections, peewee.SqliteDatabase):
         deadline = time.monotonic() + LOCK_SECONDS
         if sql.startswith("SELECT"):
             return self.retry_while_locked(sql, params, deadline)
+        if self.is_closed():  # connect before taking the lock: prepare() takes it, too
+            self.execute_sql("SELECT 1")
         # After a failed acquire(), the deadline has passed: one try, without retries.
         has_lock = self.write_lock.acquire(timeout=LOCK_SECONDS)
         try:

@@ -106,8 +106,7 @@ def read_list(listing: Listing, paging: Paging) -> Page | None:
     if paging.offset is not None:
         offset = parse_number("offset", paging.offset)
     if paging.after:
-        position = find_position(listing, paging.after)
-        listing = replace(listing, position=position)
+        listing = replace(listing, position=find_position(listing, paging.after))
     return read_page(listing, limit, offset) or None
 
 

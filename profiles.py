@@ -47,9 +47,10 @@ def update_profile(
         # Another request has changed the profile, or a transaction of the caller's own
         # has read an older one: read it as it is committed.
         for_update = True
-    if changes.items() <= profile.items():
-        return Profile.to_resource(profile)
-    raise ServiceError("profile-changed")
+    resource = Profile.to_resource(profile)
+    if Profile.to_resource(profile | changes) != resource:
+        raise ServiceError("profile-changed")
+    return resource
 
 
 def is_expected(profile: Row, expected: list[str] | None) -> bool:

@@ -1,6 +1,7 @@
 """Tables, rows and transactions in one process: nothing is stored halfway or lost."""
 
 import re
+import time
 from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
@@ -33,7 +34,7 @@ from werkzeug.test import Client
 
 import database
 import models
-from accounts import create_account, delete_account
+from accounts import create_account, delete_account, list_administrators
 from callers import OPERATOR
 from config import parse_database_url
 from database import built_once, db, retry_on_conflict
@@ -187,6 +188,44 @@ def test_an_app_in_a_command_of_another_program_creates_the_tables(
     )
     assert CliRunner().invoke(command).exit_code == 0
     assert execute(empty_database_url, "SELECT * FROM account, profile, session") == []
+
+
+@on_sqlite
+def test_a_write_is_the_first_statement_of_a_process(
+    empty_database_url, make_app, monkeypatch
+):
+    """In a command of a program's own. Creating the tables doesn't wait for it."""
+    monkeypatch.setenv("FLASK_RUN_FROM_CLI", "true")
+    monkeypatch.setattr(database, "LOCK_SECONDS", 0.01)
+    app = make_app(DATABASE_URL=empty_database_url)
+    lock, acquired = db.write_lock, []
+
+    def acquire(timeout):
+        acquired.append(lock.acquire(timeout=timeout))
+        return acquired[-1]
+
+    monkeypatch.setattr(
+        db.obj, "write_lock", Mock(acquire=acquire, release=lock.release)
+    )
+    with app.app_context(), db.atomic():
+        create_account(OPERATOR)
+    assert len(acquired) > 3
+    assert all(acquired)
+
+
+def test_threads_wait_while_the_first_creates_the_tables(
+    empty_database_url, make_app, monkeypatch
+):
+    monkeypatch.setenv("FLASK_RUN_FROM_CLI", "true")
+    app = make_app(DATABASE_URL=empty_database_url)
+    prepare = db.prepare
+    monkeypatch.setattr(db.obj, "prepare", lambda db: time.sleep(0.2) or prepare(db))
+
+    def read():
+        with app.app_context():
+            return list_administrators(OPERATOR)["data"]
+
+    assert at_once(*[read] * 4) == [[]] * 4
 
 
 @pytest.mark.long

@@ -163,17 +163,23 @@ def test_the_codes_of_the_fields(make_app):
 )
 def test_a_form_has_the_fields_of_the_json(make_app, kind, media_type):
     """As strings, and an optional one can be empty; the example is accepted."""
-    app = make_app(USER_PROFILE_FIELDS="phone", OPTIONAL_PROFILE_FIELDS="dob")
+    app = make_app(
+        USER_PROFILE_FIELDS="phone",
+        OPTIONAL_PROFILE_FIELDS="dob,full-name",
+        MINIMUM_PROFILE_FULL_NAME_LENGTH=3,
+    )
     of_json = described(app, "components schemas CreateProfile")
     form = described(app, f"components schemas CreateProfile{kind}")
-    optional = {"type": "string", "minLength": 0}
+    text = {"type": "string", "pattern": r"^[^\u0000\ufffd]*$"}
     assert form == of_json | {
         "properties": {
-            "phone": of_json["properties"]["phone"],
-            "dob": of_json["properties"]["dob"] | optional,
+            "phone": of_json["properties"]["phone"] | text,
+            "dob": of_json["properties"]["dob"] | text | {"minLength": 0},
+            "full-name": of_json["properties"]["full-name"] | text,
             "default": {"type": "string", "enum": ["true", "false"]},
         }
     }
+    assert form["properties"]["full-name"]["minLength"] == 3
     content = described(app, f"paths {CREATE} post requestBody content")
     example = content[media_type]["example"]
     response = sign_in(app).create(example, content_type=media_type)

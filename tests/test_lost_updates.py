@@ -137,6 +137,8 @@ def test_the_entity_tag_is_updated_at(user):
         ('"{offset}"', 200),
         ('"{basic}"', 200),
         ('"{elsewhere}"', 200),
+        ('"{comma}"', 200),
+        ('"{lower}"', 200),
         ('"{local}"', 412),
         ('"0001-01-01T00:00:00+14:00"', 412),
         (f'"{OLD}"', 412),
@@ -158,6 +160,8 @@ def test_if_match(user, profile, header, status):
         "offset": updated_at.replace("Z", "000+00:00"),
         "basic": updated_at.replace("-", "").replace(":", "").replace("Z", "9+0000"),
         "elsewhere": moment.astimezone(timezone(timedelta(hours=-3))).isoformat(),
+        "comma": updated_at.replace(".", ","),
+        "lower": updated_at.lower(),
         "local": updated_at.removesuffix("Z"),
     }
     headers = {"If-Match": header.format(updated_at, **forms)}
@@ -174,7 +178,7 @@ def test_if_match(user, profile, header, status):
 
 @pytest.mark.parametrize(
     "if_match",
-    [OLD, [OLD], [], "", f'"{OLD}"', ["é"]],
+    [OLD, [OLD], [], "", f'"{OLD}"', ["é"], [None], [5]],
 )
 def test_if_match_in_this_process(profile, store, if_match):
     """It is an ``updatedAt``, or several."""

@@ -19,6 +19,7 @@ from service import (
 
 from callers import OPERATOR
 from errors import ServiceError
+from models import Profile
 from profiles import create_profile, list_profiles, update_profile
 
 ADDRESS = "x-postal-address"
@@ -202,6 +203,17 @@ def test_a_repeated_update_with_if_match_changes_nothing(user):
     assert user.update(old["profileid"], **request).json == updated.json
     request["data"] = ADA | {VAT: "3"}
     assert user.update(old["profileid"], **request).status_code == 412
+
+
+def test_a_repeated_update_after_a_change_by_sql(user):
+    """MariaDB's JSON functions write the fields with spaces."""
+    profile = user.create(ADA).json
+    stored = json.dumps(profile["fields"], separators=(" , ", " : "))
+    Profile.update(fields=stored).where(
+        Profile.profileid == profile["profileid"]
+    ).execute()
+    headers = {"If-Match": '"2020-01-01T00:00:00.000Z"'}
+    assert user.update(profile["profileid"], ADA, headers=headers).json == profile
 
 
 def test_the_description_shows_them(app, user):
