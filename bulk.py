@@ -116,7 +116,7 @@ def read_users(file: IO[bytes]) -> Iterator[tuple[int, User | str]]:
         columns = check_columns(next(reader, []))
         line = reader.line_num + 1
         for values in reader:
-            if values:  # otherwise the line is empty
+            if any(values):  # otherwise the line is empty
                 yield line, to_user(values, columns, ids)
             line = reader.line_num + 1
     except csv.Error as error:

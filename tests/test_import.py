@@ -23,6 +23,7 @@ LINES = {
     10: 'u-7,"Grace,\r\nHopper",grace@example.com,,',
     12: "",
     13: "u-9,Lea,lea@,1/2/1950,",
+    14: ",,,,",  # an empty row of a spreadsheet
 }
 REFUSED = """\
 line 3: invalid-dob

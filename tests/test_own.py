@@ -15,11 +15,12 @@ from service import (
     sign_in,
 )
 
+import rows
 from accounts import delete_account, find_own_account
 from callers import OPERATOR
 from database import db
 from errors import ServiceError
-from models import Profile, Session
+from models import Account, Profile, Session
 from profiles import (
     delete_profile,
     list_own_profiles,
@@ -115,6 +116,21 @@ def test_set_default_profile(reader):
         assert response.json == account
         assert account["updatedAt"] > before
         assert account["profile"] == chosen
+
+
+@pytest.mark.parametrize("operation", [set_default_profile, delete_profile])
+def test_a_profile_whose_account_was_just_deleted(user, monkeypatch, operation):
+    """After the profile was read, and before the account is locked."""
+    profileid = user.create(named("a")).json["profileid"]
+    find_row = rows.find_row
+
+    def find_no_account(model, *args, **options):
+        return None if model is Account else find_row(model, *args, **options)
+
+    monkeypatch.setattr(rows, "find_row", find_no_account)
+    with pytest.raises(ServiceError, match="^invalid-profileid$") as caught:
+        operation(user.caller, profileid)
+    assert caught.value.status == 404
 
 
 def test_delete_profile(reader):
