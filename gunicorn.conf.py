@@ -92,15 +92,17 @@ class Worker(gthread.ThreadWorker):
         """Handle a request, and close its connection unless it can be kept.
 
         A client that sends or reads nothing for five seconds is given up; gunicorn
-        would wait forever. gunicorn also waits for up to two seconds until the client
-        closes the connection, but in the thread that accepts others; this one waits in
-        the request's own thread. It reads meanwhile what the client still sends, or a
-        reset could overtake the response, for which nginx would send a 502.
+        would wait forever. gunicorn would also wait for up to two seconds, in the
+        thread that accepts others, until the client has closed the connection. This
+        thread waits and reads instead: a reset could overtake the response.
         """
-        if not conn.initialized:  # it has no request before this one
-            for limit in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-                conn.sock.setsockopt(socket.SOL_SOCKET, limit, FIVE_SECONDS)
+        for limit in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            conn.sock.setsockopt(socket.SOL_SOCKET, limit, FIVE_SECONDS)
         is_kept = super().handle(conn)
+        if is_kept and not conn.initialized and not self.alive:
+            # Its request isn't there yet, and a worker that stops would close it.
+            conn.data_ready = True
+            is_kept = super().handle(conn)
         if not is_kept:
             close_graceful(conn.sock, max_drain=MAX_DRAIN)
             raise ConnectionAbortedError  # so that gunicorn doesn't close it as well
@@ -120,8 +122,8 @@ class LogfmtLogger(Logger):
         """Write a request's log line.
 
         What a client can make long is cut, so a line has less than 4,096 bytes and two
-        workers' lines never mix in a pipe. The end of X-Forwarded-For is kept, because
-        each proxy adds to it. The names profiles.… are set by app.py and blueprints.py.
+        workers' lines never mix in a pipe. Each proxy adds to the end of
+        X-Forwarded-For, so that is kept.
         """
         began = datetime.now(UTC) - request_time
         client = environ["REMOTE_ADDR"].removeprefix("::ffff:")  # an IPv4 address

@@ -425,6 +425,18 @@ def test_a_stop_gives_what_has_arrived_its_response(serve, tmp_path):
         assert service.process.wait(60) == 0
 
 
+def test_a_stop_waits_for_the_request_of_a_new_connection(serve, tmp_path):
+    """Its client may be slow to send it, on a machine that is busy."""
+    service = serve(f"sqlite:///{tmp_path}/x.db", WEB_CONCURRENCY="1")
+    with connected(service, "") as wire:
+        time.sleep(0.03)  # it is accepted
+        service.process.terminate()
+        time.sleep(0.5)
+        wire.sendall(b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert wire.recv(12) == b"HTTP/1.1 200"
+        assert service.process.wait(60) == 0
+
+
 @pytest.fixture
 def reading(serve, make_app, empty_database_url):
     """A service, and a connection that gets ``all``."""
