@@ -14,10 +14,12 @@ from playhouse.migrate import SchemaMigrator
 
 from database import Engine, db, retry_on_conflict
 from formats import current_timestamp, timestamp
+from validators import PROFILE_FIELDS
 
 Row = dict[str, Any]  # each column of a row by its name
 Resource = dict[str, Any]  # an account, profile or session, as docs/API.md shows it
 
+PROFILE_PROPERTIES = [field.property for field in PROFILE_FIELDS.values()]
 EMAILS = ("contactEmail", "displayEmail")  # columns that a search reads, by an index
 latest = 0  # what next_nanoseconds() returned last
 latest_lock = Lock()
@@ -132,25 +134,18 @@ class Profile(BaseModel):
 
     @classmethod
     def to_resource(cls, row: Row) -> Resource:
-        return {
+        profile = {
             "profileid": row["profileid"],
             "object": "profile",
             "appid": row["appid"],
             "accountid": row["accountid"],
-            "companyName": row["companyName"],
-            "fullName": row["fullName"],
-            "contactEmail": row["contactEmail"],
-            "displayEmail": row["displayEmail"],
-            "displayName": row["displayName"],
-            "phone": row["phone"],
-            "occupation": row["occupation"],
-            "location": row["location"],
-            "dob": row["dob"],
-            "website": row["website"],
-            "fields": orjson.loads(row["fields"]) if row["fields"] else None,
-            "createdAt": row["createdAt"],
-            "updatedAt": row["updatedAt"],
         }
+        for name in PROFILE_PROPERTIES:
+            profile[name] = row[name]
+        profile["fields"] = orjson.loads(row["fields"]) if row["fields"] else None
+        profile["createdAt"] = row["createdAt"]
+        profile["updatedAt"] = row["updatedAt"]
+        return profile
 
 
 class Session(BaseModel):
