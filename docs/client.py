@@ -53,7 +53,7 @@ from requests.adapters import HTTPAdapter
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__version__ = "6.0.0"  # of the service that this file comes with
+__version__ = "6.1.0"  # of the service that this file comes with
 
 DURATION = 2_592_000  # seconds that a user's session lasts: 30 days
 WAITS = (0, 1, 2, 4)  # seconds before each retry, if the response has no Retry-After
