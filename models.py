@@ -202,68 +202,94 @@ def to_account(account: Row, profile: Row | None) -> Resource:
 ModelType = type[Account] | type[Profile] | type[Session]
 # The table to which others refer comes first.
 MODELS: tuple[ModelType, ...] = (Account, Profile, Session)
+UNKNOWN_COLUMN = 1054  # MySQL's error number
 Additions = dict[str, Callable[[], Any]]  # by the name of what each function adds
 
 
 def create_tables(database: Engine) -> None:
-    """Create the missing tables.
+    """Create the missing tables, or nothing if one that exists is another program's.
 
     If none is missing, the right to create tables is not needed. The indexes of the
-    e-mail columns are added to a new table only, because that takes seconds for a
-    million rows: ``flask init-db`` adds them to a table of version 3.2.
+    e-mail columns are added only if a table was missing, because that takes seconds for
+    a million rows: ``flask init-db`` adds them to a table of version 3.2.
     """
     existing = database.get_tables()
+    missing = [model for model in MODELS if model._meta.table_name not in existing]
     for model in MODELS:
-        if model._meta.table_name not in existing:
+        if model not in missing:
+            require_columns(model, database)
+    for model in MODELS:
+        if model in missing:
             schema = peewee.SchemaManager(model, database)
             retry_on_conflict(schema.create_table)()
-    if "profile" not in existing:
-        add_missing(database)
+        if model is Profile and missing:
+            # Before the last table is created: if this process is killed meanwhile, the
+            # next one finds that a table is missing, and comes here, too.
+            add_all(find_missing_indexes, database)
 
 
-@retry_on_conflict
+def require_columns(model: ModelType, database: Engine) -> None:
+    """Raise OperationalError if a table lacks a column that add_missing() can't add."""
+    table = model._meta.table_name
+    existing = {column.name for column in database.get_columns(table)}
+    for field in model._meta.sorted_fields:
+        if not field.null and field.name not in existing:
+            reason = f"the table {table} has no column {field.name}"
+            raise peewee.OperationalError(UNKNOWN_COLUMN, reason)
+
+
 def add_missing(database: Engine) -> list[str]:
     """Add nullable columns and indexes that are missing; return names of the columns.
 
     An older version can serve meanwhile. Raises OperationalError, for example if
     another connection holds a lock on a table.
     """
-    columns, indexes = find_missing(database)
+    add_all(find_missing_indexes, database)
+    return add_all(find_missing_columns, database)
+
+
+@retry_on_conflict
+def add_all(find: Callable[[Engine], Additions], database: Engine) -> list[str]:
+    """Add everything that is missing; return the names of what this call has added."""
     added = []
-    for name, add in (columns | indexes).items():
+    for name, add in find(database).items():
         try:
             add()
         except peewee.OperationalError:
-            if any(name in missing for missing in find_missing(database)):
+            if name in find(database):
                 raise
         else:  # otherwise another process has just added it
             added.append(name)
-    return [name for name in added if name in columns]
+    return added
 
 
-def find_missing(database: Engine) -> tuple[Additions, Additions]:
-    """Return what adds each missing column, by its name, and each missing index.
-
-    A name is profile.dob or profile_appid_contactEmail. An index with another name does
-    not count, because on MySQL the search names it.
-    """
+def find_missing_columns(database: Engine) -> Additions:
+    """Return what adds each missing nullable column, by a name such as profile.dob."""
     migrator = SchemaMigrator.from_database(database)
-    columns: Additions = {}
-    indexes: Additions = {}
+    additions: Additions = {}
     for model in MODELS:
         table = model._meta.table_name
         existing = {column.name for column in database.get_columns(table)}
         for field in model._meta.sorted_fields:
             if field.null and field.name not in existing:
                 addition = migrator.add_column(table, field.name, field)
-                columns[f"{table}.{field.name}"] = addition.run
+                additions[f"{table}.{field.name}"] = addition.run
+    return additions
+
+
+def find_missing_indexes(database: Engine) -> Additions:
+    """Return what adds each missing index, by its name.
+
+    An index with another name doesn't count, because on MySQL the search names it.
+    """
     existing = {index.name for index in database.get_indexes("profile")}
+    additions: Additions = {}
     for column in EMAILS:
         name = f"profile_appid_{column}"
         if name not in existing:
             sql = database.add_email_index.format(column)
-            indexes[name] = partial(database.execute_sql, sql)
-    return columns, indexes
+            additions[name] = partial(database.execute_sql, sql)
+    return additions
 
 
 def check_tables() -> None:

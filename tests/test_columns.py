@@ -11,6 +11,7 @@ from service import (
     SignedIn,
     at_once,
     close_connection,
+    cursor_of,
     execute,
     named,
     on_mysql,
@@ -23,7 +24,7 @@ from service import (
 )
 
 from database import db
-from models import EMAILS
+from models import EMAILS, add_missing
 
 NOTHING = {"object": "database", "added": []}
 PHONE = {"object": "database", "added": ["profile.phone"]}
@@ -121,8 +122,29 @@ def test_what_another_process_adds_at_the_same_moment(
     monkeypatch.setattr(
         db.obj, name, lambda table: outdated.pop() if outdated else read(table)
     )
-    assert flask("init-db") == NOTHING
+    assert add_missing(db) == []
     assert not outdated
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_of_another_program_is_left_as_it_is(
+    database_url, make_app, caplog, name
+):
+    """Neither a start nor a command adds a column to it, or another table."""
+    execute(database_url, f"CREATE TABLE {name} (id BIGINT PRIMARY KEY, note TEXT)")
+    app = make_app(DATABASE_URL=database_url)
+    key = "accountid" if name == "account" else f"{name}id"
+    reason = f"OperationalError 1054: the table {name} has no column {key}"
+    assert caplog.messages == [f"database unavailable: {reason}"]
+    done = app.test_cli_runner().invoke(args=["init-db"])
+    assert done.exit_code == 1
+    assert done.stderr.endswith(f"Error: database-unavailable: {reason}\n")
+    assert app.test_client().get("/health").status_code == 503
+    with cursor_of(database_url) as cursor:
+        cursor.execute(f"SELECT * FROM {name}")
+        assert [column[0] for column in cursor.description] == ["id", "note"]
+        for other in {*TABLES} - {name}:
+            cursor.execute(f"CREATE TABLE {other} (id BIGINT)")  # it doesn't exist
 
 
 @on_mysql
