@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import socket
 import struct
 import sys
@@ -29,12 +30,16 @@ bind = f"{'0.0.0.0' if PORT else '127.0.0.1'}:{checked['PORT']}"
 forwarder_headers = ""  # a client's SCRIPT_NAME could get a path past a proxy
 # Nothing reads the scheme, and gunicorn would refuse two headers that differ.
 secure_scheme_headers: dict[str, str] = {}
-threads = max(64 // workers, 4)  # to wait for clients: turns.py limits how many run
+threads = max(128 // workers, 4)  # to wait for clients: turns.py has few run the app
 graceful_timeout = 6  # seconds to finish what was accepted: some platforms wait 10
 keepalive = 130  # seconds: longer than routers keep idle connections (Caddy: 120)
 preload_app = True  # so that a bad setting prevents the start; it also saves memory
 control_socket_disable = True  # nothing uses it
-worker_connections = 900  # each is an open file, of which most systems allow 1,024
+# Each is an open file. The limit is 1,024 on most systems, and 256 on macOS.
+open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+if open_files == resource.RLIM_INFINITY:
+    open_files = 1_024
+worker_connections = min(open_files, 1_024) - 124
 sendfile = False  # so that gunicorn counts the bytes it sends
 
 FIVE_SECONDS = struct.pack("ll", 5, 0)  # a struct timeval

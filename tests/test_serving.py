@@ -59,7 +59,9 @@ ONE_CORE = f"env -u WEB_CONCURRENCY taskset -c {min(os.sched_getaffinity(0))}"
         ("", {"PORT": ""}, "bind", "['127.0.0.1:8000']"),
         ("", {"WEB_CONCURRENCY": "3"}, "workers", "3"),
         (ONE_CORE, {}, "workers", "1"),
-        ("", {"WEB_CONCURRENCY": "3"}, "threads", "21"),
+        ("", {"WEB_CONCURRENCY": "3"}, "threads", "42"),
+        ("prlimit --nofile=256", {}, "worker_connections", "132"),  # as on macOS
+        ("prlimit --nofile=9999", {}, "worker_connections", "900"),
         ("", {"WEB_CONCURRENCY": "100"}, "threads", "4"),
         ("", {}, "keepalive", "130"),  # seconds; Caddy keeps a connection for 120
         ("", {}, "graceful_timeout", "6"),  # seconds; some platforms kill after 10
