@@ -24,7 +24,7 @@ from errors import HTTP_CODES, ServiceError, as_line
 from models import create_tables
 from openapi import description, docs, read_documents
 from outages import DATABASE_ERRORS, is_outage, log_error, redact
-from turns import TURN_SECONDS, TurnMiddleware
+from turns import WAIT_SECONDS, TurnMiddleware, executors
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -40,8 +40,7 @@ def create_app(overrides: dict[str, Any] | None = None) -> Flask:
     checked = config.load(os.environ | overrides)
     app = Flask(__name__, static_folder=None)
     app.config.update(overrides, **checked)
-    max_body = app.config["MAX_CONTENT_LENGTH"] = checked["MAXIMUM_POST_DATA_LENGTH"]
-    app.wsgi_app = TurnMiddleware(app.wsgi_app, max_body)
+    app.wsgi_app = TurnMiddleware(app.wsgi_app, checked["MAXIMUM_POST_DATA_LENGTH"])
     app.json = OrjsonProvider(app)
     app.url_map.merge_slashes = False  # a redirect would repeat the Host header
     logger = logging.getLogger(app.name)
@@ -58,6 +57,7 @@ def create_app(overrides: dict[str, Any] | None = None) -> Flask:
     with app.app_context():
         app.extensions["documents"] = read_documents()
     init_database(checked["DATABASE_URL"], create_tables)
+    executors.clear()  # those of an earlier app, whose threads then end
     if "FLASK_RUN_FROM_CLI" not in os.environ:  # a command of flask may not need it
         try:
             with closing(db):  # no connection may survive into forked processes
@@ -84,11 +84,11 @@ class OrjsonProvider(JSONProvider):
 
 
 def check_request() -> None:
-    """Refuse a request that got no turn, or whose path begins with no slash or two."""
-    if "profiles.no_turn" in request.environ:
+    """Refuse a request for which no thread was free, or whose path is malformed."""
+    if "profiles.no_thread" in request.environ:
         # Others take so long, mostly because the database hangs or is locked.
-        message = "database unavailable: no turn within %s seconds"
-        current_app.logger.error(message, TURN_SECONDS)
+        message = "database unavailable: no thread within %s seconds"
+        current_app.logger.error(message, WAIT_SECONDS)
         raise ServiceError("database-unavailable")
     # Flask would redirect an empty path to an address built from the Host header, and
     # would serve "a:/api/…", which a proxy's rule for "/api/" doesn't match.
@@ -101,7 +101,7 @@ def add_headers(response: Response) -> Response:
     headers = HEADERS | {"X-Request-Id": get_request_id()}
     if response.direct_passthrough:  # a file of the page: browsers may keep it
         del headers["Cache-Control"]
-    response.headers.extend(headers)
+    response.headers.update(headers)
     return response
 
 
@@ -130,8 +130,7 @@ def database_error(error: Exception) -> ResponseReturnValue:
     if not is_outage(error):
         raise redact(error) from None
     log_error(current_app.logger, error)
-    if not db.in_transaction():  # a host program's transaction
-        db.close()  # an old connection may stay read-only, so the next one is new
+    db.expire()  # an old connection may stay read-only
     return service_error(ServiceError("database-unavailable"))
 
 

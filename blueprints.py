@@ -7,10 +7,9 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 import orjson
-from flask import Blueprint, Response, current_app, request, stream_with_context
+from flask import Blueprint, Response, current_app, request
 from flask.typing import ResponseReturnValue
 from werkzeug.datastructures import MultiDict
-from werkzeug.exceptions import ClientDisconnected
 from werkzeug.formparser import FormDataParser
 
 import accounts
@@ -24,7 +23,7 @@ from models import MODELS, Resource, check_tables
 from openapi import VERSION
 from outages import is_outage, log_error, redact
 from rows import Created
-from turns import in_turns
+from turns import read_in_turns
 
 View = Callable[[], ResponseReturnValue]
 
@@ -194,13 +193,17 @@ def read_caller(parameter: str | None = None) -> SessionCaller:
 def read_body() -> dict[str, Any]:
     """Return the body, a form or a JSON object, as a dictionary.
 
-    Without a body the dictionary is empty. Raises invalid-body, unsupported-media-type
-    or Werkzeug's RequestEntityTooLarge.
+    Without a body the dictionary is empty. Raises body-too-large, invalid-body or
+    unsupported-media-type.
     """
+    data = request.environ["profiles.body"]
+    if data is None:
+        raise ServiceError("invalid-body")  # it broke off
+    if len(data) > current_app.config["MAXIMUM_POST_DATA_LENGTH"]:
+        raise ServiceError("body-too-large")
+    if not data:
+        return {}
     try:
-        data = request.get_data()
-        if not data:
-            return {}
         if request.is_json:
             body = orjson.loads(data)
         elif request.mimetype in (URLENCODED, MULTIPART):
@@ -209,7 +212,7 @@ def read_body() -> dict[str, Any]:
             raise ServiceError("unsupported-media-type")
         if not isinstance(body, dict):
             raise ValueError
-    except (ValueError, ClientDisconnected) as error:  # malformed, or it broke off
+    except ValueError as error:
         raise ServiceError("invalid-body") from error
     return body
 
@@ -288,7 +291,7 @@ def send_list(
     arguments["after"] = query.get("after")
     if query.get("all"):
         page = operation(caller, appid=caller.appid, limit=BATCH, **arguments)
-        chunks = stream_with_context(json_chunks(page))
+        chunks = read_in_turns(json_chunks(page))
         return Response(chunks, mimetype="application/json")
     # An empty limit or offset counts as not given.
     arguments["limit"] = query.get("limit") or None
@@ -310,7 +313,7 @@ def json_chunks(page: Page | None) -> Iterator[bytes]:
         return
     separator = b"["
     try:
-        for resources in in_turns(walk(page)):
+        for resources in walk(page):
             yield separator + orjson.dumps(resources)[1:-1]  # without its brackets
             separator = b","
     except Exception as error:

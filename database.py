@@ -1,7 +1,7 @@
 """SQLite and MySQL: connections, queries, locking and retries.
 
-Peewee opens a connection at a thread's first statement, and a request releases it when
-its turn ends. ``db.atomic()`` is the transaction. What is retried:
+Peewee opens a connection at a thread's first statement. ``db.atomic()`` is the
+transaction. What is retried:
 
 - SQLite is locked: a statement outside a transaction, for 4 seconds.
 - The connection to MySQL was lost: a statement outside a transaction, once.
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache, wraps
 from pathlib import Path
-from threading import Lock, RLock
+from threading import local
 from typing import Any, ParamSpec, TypeVar
 
 import peewee
@@ -34,81 +34,100 @@ LOCK_SECONDS = 4
 STATEMENT_SECONDS = 9  # when a MySQL server ends a statement: before CLIENT_SECONDS
 CLIENT_SECONDS = 10  # how long a thread waits for a MySQL server
 PLUGIN_CANNOT_LOAD = 2059  # MySQL's error number
-# Pin the session settings that our results depend on. wait_timeout: the server closes
-# a connection after an idle minute, before a firewall silently drops it.
-SESSION_SETTINGS = f"""SET SESSION
-    autocommit = 1,
-    completion_type = 'NO_CHAIN',
-    default_storage_engine = 'InnoDB',
-    foreign_key_checks = 1,
-    sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
-    innodb_lock_wait_timeout = {LOCK_SECONDS},
-    lock_wait_timeout = {LOCK_SECONDS},
-    wait_timeout = 60"""
-# Only MariaDB reads the first comment, and only MySQL the second, which limits SELECT
-# alone. Without this, a slow statement would go on in the server after its 503.
-STATEMENT_LIMIT = f"""
-    /*M!100101 , max_statement_time = {STATEMENT_SECONDS} */
-    /*!50708 , max_execution_time = {STATEMENT_SECONDS * 1_000} */"""
+CONNECTION_SECONDS = 60  # how old a connection may be when a request begins
+
+
+def session_settings(statement_seconds: int) -> str:
+    """Return SQL that pins the settings of a MySQL session that results depend on.
+
+    ``statement_seconds``: when the server ends a statement, or 0 for never.
+    """
+    # wait_timeout: the server closes a connection after an idle minute, before a
+    # firewall silently drops it. Only MariaDB reads the first comment, and only MySQL
+    # the second, which limits SELECT alone. Without a limit, a slow statement would go
+    # on in the server after its 503.
+    return f"""SET SESSION
+        autocommit = 1,
+        completion_type = 'NO_CHAIN',
+        default_storage_engine = 'InnoDB',
+        foreign_key_checks = 1,
+        sql_big_selects = 1,
+        sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
+        sql_select_limit = {2**64 - 1},
+        innodb_lock_wait_timeout = {LOCK_SECONDS},
+        lock_wait_timeout = {LOCK_SECONDS},
+        wait_timeout = 60
+        /*M!100101 , tx_isolation = 'REPEATABLE-READ',
+        max_statement_time = {statement_seconds} */
+        /*!50720 , transaction_isolation = 'REPEATABLE-READ',
+        max_execution_time = {statement_seconds * 1_000} */"""
+
 
 OUTAGES = DATABASE_ERRORS  # the name that programs import
 db: Any = peewee.DatabaseProxy()  # the database of the process
 
 
-class SharedConnections(peewee.Database):
-    """A mixin for databases: a thread that releases its connection lets others use it.
+class Connections(peewee.Database):
+    """A mixin for databases: how a thread's connection is opened, and when it's closed.
 
-    So a process has as many connections as threads that use the database at once. The
-    pool of Peewee would ping a server before each use, and roll back after it.
+    Connections call ``prepare`` until it has succeeded once.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.idle: list[Any] = []
         self.prepare: Callable[[Any], None] | None = None
-        self.prepare_lock = RLock()
+        self.opened = local()  # the driver's connection of a thread, and when
+        self.expired_at = 0.0  # time.monotonic() of the last expire()
 
     def connect(self, reuse_if_open: bool = False) -> bool:
         """Connect, and prepare the database if that hasn't been done yet."""
-        is_new = super().connect(reuse_if_open)
-        with self.prepare_lock:
-            prepare, self.prepare = self.prepare, None
-            if prepare:
-                try:
-                    prepare(self)
-                except Exception:
-                    self.prepare = prepare  # the next connection tries again
-                    raise
-        return is_new
+        if not self.is_closed():
+            return super().connect(reuse_if_open)
+        # Not in _connect(), which Peewee calls under a lock: while a server hangs, each
+        # thread would wait for those before it.
+        self.opened.connection = self.open_connection()
+        self.opened.at = time.monotonic()
+        try:
+            super().connect()
+            if prepare := self.prepare:
+                prepare(self)
+                self.prepare = None
+        except Exception:
+            self.discard()
+            raise
+        return True
 
     def open_connection(self) -> Any:
         return super()._connect()
 
     def _connect(self) -> Any:
-        try:
-            return self.idle.pop()
-        except IndexError:
-            return self.open_connection()
+        return self.opened.connection
 
-    def release(self) -> None:
-        """Release the thread's connection, unless a transaction is open."""
-        if not self.is_closed() and not self.in_transaction():
-            self.idle.append(self.connection())
-            self.dispose()
+    def discard(self) -> None:
+        """Close the thread's connection, which may be lost already."""
+        with suppress(*DATABASE_ERRORS):
+            self.close()
 
-    def close(self) -> bool:
-        """Close the thread's connection, and all that are idle: they may be lost."""
-        was_open = super().close()
-        with suppress(IndexError):
-            while True:
-                self.idle.pop().close()
-        return was_open
+    def expire(self) -> None:
+        """Let each thread replace its connection before it runs another request."""
+        self.expired_at = time.monotonic()
+
+    def close_if_stale(self) -> None:
+        """Close the thread's connection if it has expired, or is too old.
+
+        The address of the server may be another server's by now, while the old one
+        goes on as a replica, which nobody writes to.
+        """
+        oldest = max(self.expired_at, time.monotonic() - CONNECTION_SECONDS)
+        if not self.is_closed() and self.opened.at < oldest:
+            self.discard()
 
 
-class SQLite(SharedConnections, peewee.SqliteDatabase):
+class SQLite(Connections, peewee.SqliteDatabase):
     """SQLite in WAL mode, where a commit returns once it is on the disk."""
 
-    turns = 2  # how many requests run at once: a read waits only for the GIL
+    readers = 2  # threads of a process that run requests: those that only read,
+    writers = 1  # and others, of which SQLite can run only one at a time
     unlimited: dict[str, Any] = {}  # connect_params of commands: no limit on statements
     snapshot = "DEFERRED"  # for db.atomic(): reads as of one moment, without a lock
     add_email_index = """CREATE INDEX profile_appid_{0}
@@ -119,10 +138,8 @@ class SQLite(SharedConnections, peewee.SqliteDatabase):
             url.name,
             pragmas={"journal_mode": "wal", "synchronous": "FULL", "foreign_keys": 1},
             timeout=0,  # execute_sql() waits instead
-            check_same_thread=False,
             field_types={"ASCII": "TEXT"},
         )
-        self.write_lock = Lock()
 
     def open_connection(self) -> Any:
         with suppress(OSError):  # opening the file raises the better error
@@ -145,43 +162,25 @@ class SQLite(SharedConnections, peewee.SqliteDatabase):
     def execute_sql(self, sql: str, params: Any = None) -> Any:
         """Execute SQL, retrying while another connection holds the lock.
 
-        Only one thread of a process retries a write at a time, because retries slow
-        down the writer. A transaction never waits for ``write_lock``: it waited for
-        SQLite's lock at BEGIN, and Peewee commits without execute_sql().
+        In a transaction, only BEGIN waits for the lock. SQLite's own wait sleeps for up
+        to 100 ms, so that writers get 0.8 times as much done. The pause grows, so that
+        a lock of seconds costs little CPU time.
         """
-        if self.in_transaction():
-            return super().execute_sql(sql, params)
         deadline = time.monotonic() + LOCK_SECONDS
-        if sql.startswith("SELECT"):
-            return self.retry_while_locked(sql, params, deadline)
-        if self.is_closed():  # connect before taking the lock: prepare() takes it, too
-            self.execute_sql("SELECT 1")
-        # After a failed acquire(), the deadline has passed: one try, without retries.
-        has_lock = self.write_lock.acquire(timeout=LOCK_SECONDS)
-        try:
-            return self.retry_while_locked(sql, params, deadline)
-        finally:
-            if has_lock:
-                self.write_lock.release()
-
-    def retry_while_locked(self, sql: str, params: Any, deadline: float) -> Any:
-        """Execute SQL until SQLite is not locked, or until the deadline.
-
-        SQLite's own wait sleeps for up to 100 ms, so that writers get 0.8 times as much
-        done. The pause grows, so that a lock of seconds costs little CPU time.
-        """
         pause = 0.000_05
         while True:
             try:
                 return super().execute_sql(sql, params)
             except peewee.OperationalError as error:
-                if str(error) != "database is locked" or time.monotonic() > deadline:
+                if str(error) != "database is locked" or self.in_transaction():
+                    raise
+                if time.monotonic() > deadline:
                     raise
             time.sleep(pause)
             pause = min(pause * 1.02, 0.005)
 
 
-class MySQL(SharedConnections, ReconnectMixin, peewee.MySQLDatabase):
+class MySQL(Connections, ReconnectMixin, peewee.MySQLDatabase):
     """MySQL or MariaDB over PyMySQL.
 
     ReconnectMixin resends a statement if its connection was lost, unless a transaction
@@ -189,9 +188,9 @@ class MySQL(SharedConnections, ReconnectMixin, peewee.MySQLDatabase):
     identifier exists.
     """
 
-    turns = 4  # how many requests run at once: enough to overlap waits for the server
-
-    unlimited = {"read_timeout": None, "init_command": SESSION_SETTINGS}
+    readers = 4  # enough to overlap waits for the server
+    writers = 4
+    unlimited = {"read_timeout": None, "init_command": session_settings(0)}
     snapshot = "REPEATABLE READ"  # for db.atomic(): reads as of one moment
     # Others can write meanwhile; if that is not possible, the statement fails.
     add_email_index = """ALTER TABLE profile
@@ -213,22 +212,13 @@ class MySQL(SharedConnections, ReconnectMixin, peewee.MySQLDatabase):
             connect_timeout=3,
             read_timeout=CLIENT_SECONDS,
             write_timeout=CLIENT_SECONDS,
-            init_command=SESSION_SETTINGS + STATEMENT_LIMIT,
+            init_command=session_settings(STATEMENT_SECONDS),
             field_types={
                 "ASCII": "VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin",
                 "TEXT": "LONGTEXT CHARACTER SET utf8mb4",
             },
             **url.server,
         )
-
-    def connect(self, reuse_if_open: bool = False) -> bool:
-        """Open a connection before Peewee does, which holds a lock meanwhile.
-
-        So threads don't wait for each other's time limits when a server hangs.
-        """
-        if self.is_closed() and not self.idle:
-            self.idle.append(self.open_connection())
-        return super().connect(reuse_if_open)
 
     def open_connection(self) -> Any:
         try:

@@ -1,67 +1,54 @@
-"""Few requests run at a time, while many threads wait for their clients.
+"""WSGI middleware: receives the body of a request, and then has a thread run the app.
 
-- A request waits for a turn once its body has arrived, so a slow client stops nobody.
-- ``db.turns`` requests of a process have one. The first that came gets the next.
-- A connection to the database is used in a turn, so a process has few of them.
+- Many threads of a server wait for clients, but few run the app. These get a request
+  when its body is complete, so a slow client occupies none of them.
+- Requests that may write have threads of their own, so one that only reads never waits
+  behind one that waits for a lock.
+- Each of these threads keeps a connection to the database, so a process has few.
 
-With more turns, threads contend for the GIL: 64 at once serve lists at half the rate,
-unless their worker is pinned to a core.
+If more threads ran the app, they would contend for the GIL: 64 serve lists at half the
+rate, unless their worker is pinned to a core.
 """
 
+import os
 from collections.abc import Callable, Iterable, Iterator
-from io import BytesIO
-from itertools import count
-from threading import Lock
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any
 
 from werkzeug.wsgi import get_content_length, get_input_stream
 
 from database import db
 
-TURN_SECONDS = 5  # how long a request waits for a turn, for example while MySQL hangs
+WAIT_SECONDS = 5  # how long a request waits for a thread, for example while MySQL hangs
+
+# The executors of the process, by their names. A forked process has no threads, so it
+# needs others.
+executors: dict[str, ThreadPoolExecutor] = {}
+os.register_at_fork(after_in_child=executors.clear)
 
 
-class Turns:
-    """The turns of a process. Of those that wait, the smallest number is next."""
-
-    def __init__(self) -> None:
-        self.numbers = count()
-        self.taken = 0
-        self.waiting: dict[int, Lock] = {}  # by number; each is locked until its turn
-        self.lock = Lock()
-
-    def take(self, number: int, seconds: float = -1) -> bool:
-        """Wait for a turn, by default without a limit. Return whether it got one."""
-        with self.lock:
-            if self.taken < db.turns:
-                self.taken += 1
-                return True
-            turn = self.waiting[number] = Lock()
-            turn.acquire()
-        if turn.acquire(timeout=seconds):
-            return True
-        with self.lock:
-            # It is no longer there if end() has just given it a turn.
-            return self.waiting.pop(number, None) is None
-
-    def end(self) -> None:
-        """End a turn, and give it to the next that waits."""
-        db.release()
-        with self.lock:
-            if self.waiting:
-                self.waiting.pop(min(self.waiting)).release()
-            else:
-                self.taken -= 1
+def submit(name: str, function: Callable[..., Any], *args: Any) -> Future[Any]:
+    """Let a thread call a function: one of the ``readers``, or of the ``writers``."""
+    executor = executors.get(name)
+    if not executor:  # setdefault(), because another thread may have just added it
+        executor = ThreadPoolExecutor(getattr(db, name), name)
+        executor = executors.setdefault(name, executor)
+    return executor.submit(call, function, *args)
 
 
-turns = Turns()
+def call(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function in a thread whose connection isn't too old."""
+    db.close_if_stale()
+    return function(*args)
 
 
 class TurnMiddleware:
-    """WSGI middleware: receives the body of a request, and then waits for a turn.
+    """Receives the body of a request, and then has a thread run the app.
 
-    If there is none within TURN_SECONDS, the environ has ``profiles.no_turn``, and the
-    app refuses the request. ``/live`` doesn't wait, because it uses no database.
+    The environ then has ``profiles.body``, as receive_body() returns it. If no thread
+    is free within WAIT_SECONDS, it also has ``profiles.no_thread``, and the app refuses
+    the request. ``/live`` needs no such thread, because it uses no database.
     """
 
     def __init__(self, wsgi: Callable[..., Iterable[bytes]], max_body: int) -> None:
@@ -69,48 +56,46 @@ class TurnMiddleware:
         self.max_body = max_body
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        if "CONTENT_LENGTH" in environ or "HTTP_TRANSFER_ENCODING" in environ:
-            receive_body(environ, self.max_body)
+        environ["profiles.body"] = receive_body(environ, self.max_body)
         if environ["PATH_INFO"] == "/live":
             return self.wsgi(environ, start_response)
-        if not turns.take(next(turns.numbers), TURN_SECONDS):
-            environ["profiles.no_turn"] = True
-            return self.wsgi(environ, start_response)
+        is_read = environ["REQUEST_METHOD"] in ("GET", "HEAD")
+        name = "readers" if is_read else "writers"
         try:
-            return self.wsgi(environ, start_response)
-        finally:
-            turns.end()
+            response = submit(name, self.wsgi, environ, start_response)
+        except RuntimeError:  # the process is about to end, so no thread is started
+            return self.refuse(environ, start_response)
+        try:
+            return response.result(WAIT_SECONDS)
+        except TimeoutError:
+            if response.cancel():
+                return self.refuse(environ, start_response)
+        return response.result()  # it is running
+
+    def refuse(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        environ["profiles.no_thread"] = True
+        return self.wsgi(environ, start_response)
 
 
-def receive_body(environ: dict[str, Any], max_body: int) -> None:
-    """Receive the body of a request, up to one byte more than it may have.
+def receive_body(environ: dict[str, Any], max_body: int) -> bytes | None:
+    """Return the body of a request, or None if it broke off.
 
-    The app gets it with its length. If that is more than has arrived, because the body
-    broke off, Werkzeug raises ClientDisconnected when the app reads the body.
+    Of a body that is too large, only one byte more than ``max_body`` is returned.
     """
+    size = max_body + 1
     try:
-        body = get_input_stream(environ).read(max_body + 1)
-        length = get_content_length(environ) or len(body)
+        body = get_input_stream(environ).read(size)
     except Exception:  # the errors of servers have no other base in common
-        body, length = b"", 1  # as if one byte were missing
-    environ["wsgi.input"] = BytesIO(body)
-    environ["CONTENT_LENGTH"] = str(length)
-    environ.pop("HTTP_TRANSFER_ENCODING", None)
-    environ.pop("wsgi.input_terminated", None)
+        return None
+    length = get_content_length(environ) or 0
+    return body if len(body) >= min(length, size) else None
 
 
-def in_turns(iterator: Iterator[Any]) -> Iterator[Any]:
-    """Yield the items of an iterator, each read in a turn of its own.
+def read_in_turns(iterator: Iterator[bytes]) -> Iterator[bytes]:
+    """Return an iterator whose items are made by readers, one item at a time.
 
-    All have the same number, so a list that has begun comes before newer requests.
+    So other requests are served between two items, and while a client reads one.
     """
-    number = next(turns.numbers)
-    while True:
-        turns.take(number)
-        try:
-            item = next(iterator)
-        except StopIteration:
-            return
-        finally:
-            turns.end()
-        yield item
+    # Copied now, because the context of the request is gone when an item is asked for.
+    run = copy_context().run
+    return iter(lambda: submit("readers", run, next, iterator, None).result(), None)

@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from secrets import token_hex
-from threading import Event
+from threading import Barrier, Event
 from urllib.parse import urlsplit
 from weakref import finalize
 
@@ -31,6 +31,7 @@ from config import parse_database_url
 from database import db
 from formats import new_identifier
 from models import MODELS, Account, timestamp
+from turns import executors
 
 ROOT = Path(__file__).parent.parent
 UPDATE = "/api/user/update-profile"
@@ -122,9 +123,17 @@ def assert_error(response, status, code, reason=None):
 
 
 def close_connection():
-    """Close the thread's connection: Python 3.13 and newer warn of one left open."""
-    if db.obj:
-        db.close()
+    """Close the connections of this thread and of those that run requests.
+
+    Python 3.13 and newer warn of one that is left open.
+    """
+    if not db.obj:
+        return
+    db.close()
+    for name, executor in executors.items():
+        size = getattr(db, name)
+        barrier = Barrier(size)  # so that each thread gets one of the calls
+        list(executor.map(lambda _: barrier.wait() + db.close(), range(size)))  # noqa: B023
 
 
 class Threads(ThreadPoolExecutor):

@@ -1,7 +1,6 @@
 """Tables, rows and transactions in one process: nothing is stored halfway or lost."""
 
 import re
-import time
 from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
@@ -16,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 from service import (
     PROCFILE,
+    TABLES,
     Program,
     Threads,
     assert_error,
@@ -39,7 +39,7 @@ from callers import OPERATOR
 from config import parse_database_url
 from database import built_once, db, retry_on_conflict
 from errors import ServiceError
-from models import Account, Profile, Session
+from models import Account, Profile, Session, create_tables
 from profiles import (
     create_profile,
     delete_profile,
@@ -190,42 +190,67 @@ def test_an_app_in_a_command_of_another_program_creates_the_tables(
     assert execute(empty_database_url, "SELECT * FROM account, profile, session") == []
 
 
-@on_sqlite
 def test_a_write_is_the_first_statement_of_a_process(
     empty_database_url, make_app, monkeypatch
 ):
-    """In a command of a program's own. Creating the tables doesn't wait for it."""
+    """In a command of a program's own."""
     monkeypatch.setenv("FLASK_RUN_FROM_CLI", "true")
-    monkeypatch.setattr(database, "LOCK_SECONDS", 0.01)
     app = make_app(DATABASE_URL=empty_database_url)
-    lock, acquired = db.write_lock, []
-
-    def acquire(timeout):
-        acquired.append(lock.acquire(timeout=timeout))
-        return acquired[-1]
-
-    monkeypatch.setattr(
-        db.obj, "write_lock", Mock(acquire=acquire, release=lock.release)
-    )
     with app.app_context(), db.atomic():
         create_account(OPERATOR)
-    assert len(acquired) > 3
-    assert all(acquired)
+    assert len(execute(empty_database_url, "SELECT * FROM account")) == 1
 
 
-def test_threads_wait_while_the_first_creates_the_tables(
+def test_threads_may_all_be_the_first_that_creates_the_tables(
     empty_database_url, make_app, monkeypatch
 ):
     monkeypatch.setenv("FLASK_RUN_FROM_CLI", "true")
     app = make_app(DATABASE_URL=empty_database_url)
-    prepare = db.prepare
-    monkeypatch.setattr(db.obj, "prepare", lambda db: time.sleep(0.2) or prepare(db))
 
     def read():
         with app.app_context():
             return list_administrators(OPERATOR)["data"]
 
     assert at_once(*[read] * 4) == [[]] * 4
+
+
+def test_a_first_connection_that_fails_is_closed(empty_database_url, make_app):
+    """The next one creates the tables."""
+    make_app(DATABASE_URL=empty_database_url)
+    execute(empty_database_url, "DROP TABLE session")
+    execute(empty_database_url, "CREATE TABLE session (x INTEGER)")  # another's
+    make_app(DATABASE_URL=empty_database_url)
+    for _ in range(2):
+        with pytest.raises(peewee.OperationalError):
+            db.connect()
+        assert db.is_closed()
+    execute(empty_database_url, "DROP TABLE session")
+    db.connect()
+    assert execute(empty_database_url, "SELECT * FROM session") == []
+
+
+@pytest.mark.parametrize("count", range(1, 5))
+def test_a_first_start_that_is_killed_is_completed_by_the_next(
+    empty_database_url, make_app, monkeypatch, count
+):
+    """After each of the statements that create a table or an index."""
+    make_app(DATABASE_URL=empty_database_url)
+    indexes = {name: db.get_indexes(name) for name in TABLES}
+    for name in reversed(TABLES):
+        execute(empty_database_url, f"DROP TABLE {name}")
+    statements = []
+
+    def kill(event):
+        if event.sql.startswith(("CREATE", "ALTER")):
+            statements.append(event.sql)
+            if len(statements) == count:
+                raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(db.obj, "query_hooks", [kill])
+        create_tables(db)
+    make_app(DATABASE_URL=empty_database_url)
+    assert {name: db.get_indexes(name) for name in TABLES} == indexes
 
 
 @pytest.mark.long
@@ -391,11 +416,13 @@ def test_a_create_and_an_update_that_meet_a_conflict_are_repeated(
     empty_database_url, make_app, event
 ):
     """test_commands.py has the other writes."""
-    user = sign_in(make_app(DATABASE_URL=empty_database_url))
+    app = make_app(DATABASE_URL=empty_database_url)
+    caller = sign_in(app).caller
     trigger = f"CREATE TRIGGER conflict BEFORE {event} {CONFLICT_AT_FIRST}"
     execute(empty_database_url, trigger)
-    profileid = user.create(named("name", default="true")).json["profileid"]
-    assert user.update(profileid, named("changed")).status_code == 200
+    with app.app_context():
+        profileid = create_with_default(caller)["profileid"]
+        update_profile(caller, profileid, named("changed"))
     assert db.execute_sql("SELECT @met").fetchone() == (1,)
 
 
@@ -465,16 +492,6 @@ def test_a_read_waits_while_another_connection_locks_the_whole_file(
 
 
 @on_sqlite
-def test_a_write_waits_for_those_of_other_threads_until_its_deadline(app, monkeypatch):
-    """Then it is tried once."""
-    monkeypatch.setattr(database, "LOCK_SECONDS", 0.1)
-    with Threads(1) as pool, db.write_lock:
-        create = pool.submit(copy_context().run, create_account, OPERATOR)
-        account = create.result(timeout=5)
-    assert Account.get_by_id(account["accountid"])
-
-
-@on_sqlite
 def test_a_write_beside_a_lock_fails_at_its_deadline(app, monkeypatch, database_url):
     monkeypatch.setattr(database, "LOCK_SECONDS", 0.1)
     with cursor_of(database_url) as cursor:
@@ -510,13 +527,19 @@ def test_the_configuration_of_the_server_does_not_matter(user, database_url):
     db.execute_sql("SET autocommit = 0, sql_mode = 'ANSI,NO_BACKSLASH_ESCAPES'")
     db.execute_sql("SET wait_timeout = 1000, completion_type = 'CHAIN'")
     db.execute_sql("SET foreign_key_checks = 0, default_storage_engine = 'MyISAM'")
+    db.execute_sql("SET sql_select_limit = 1, sql_big_selects = 0, max_join_size = 1")
+    db.execute_sql("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
     db.execute_sql(db.connect_params["init_command"])
     text = "a'\\\"b"
-    user.create(named("name") | {"full-name": text})
+    create_profile(user.caller, user.accountid, named("name") | {"full-name": text})
     assert committed(database_url, user) == [text]
+    assert db.execute_sql("SELECT 1 UNION SELECT 2").fetchall() == ((1,), (2,))
     with pytest.raises(peewee.DataError):
         db.execute_sql(f"UPDATE account SET profileid = '{'x' * 65}'")
     names = "wait_timeout completion_type foreign_key_checks default_storage_engine"
+    names += " sql_big_selects"
     variables = ", ".join(f"@@{name}" for name in names.split())
-    found = db.execute_sql(f"SELECT {variables}").fetchone()
-    assert found == (60, "NO_CHAIN", 1, "InnoDB")
+    version = db.execute_sql("SELECT VERSION()").fetchone()[0]
+    isolation = "tx_isolation" if "MariaDB" in version else "transaction_isolation"
+    found = db.execute_sql(f"SELECT {variables}, @@{isolation}").fetchone()
+    assert found == (60, "NO_CHAIN", 1, "InnoDB", 1, "REPEATABLE-READ")

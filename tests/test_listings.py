@@ -424,12 +424,13 @@ def test_a_search_by_email_reads_few_rows(administrator, database_url, column):
     shared.where(Profile.appid == elsewhere).execute()
     rows = fill(Profile, administrator.appid, 1_000)
     set_email(rows[-7], column, "Ada@example.com")
-    for query in ("", "all=1", f"accountid={rows[0]['accountid']}", "limit=50"):
-        path = f"{PROFILES}?email=ADA@example.com&{query}"
-        send = partial(administrator.get, path)
-        assert send().json == [rows[-7]]
-        assert rows_read(database_url, send, "next") < 100
-        assert rows_read(database_url, send, "prev") < 100
+    accountid = rows[0]["accountid"]
+    for query in ({}, {"all": 1}, {"accountid": accountid}, {"limit": 50}):
+        query["email"] = "ADA@example.com"
+        read = partial(list_profiles, administrator.caller, **query)
+        assert read() == [rows[-7]]
+        assert rows_read(database_url, read, "next") < 100
+        assert rows_read(database_url, read, "prev") < 100
 
 
 def test_the_link_keeps_the_address(administrator):
@@ -575,8 +576,8 @@ def test_all_whose_rows_cannot_be_read(
     assert_error(administrator.get(f"{PROFILES}?all=1"), status, code)
 
 
-def rows_read(database_url, send, direction="prev"):
-    """How many rows the database reads while something is sent.
+def rows_read(database_url, call, direction="prev"):
+    """How many rows the database reads for a call, on the connection of this thread.
 
     MySQL reads "prev" for the newest first, and "next" for accounts.
     """
@@ -584,12 +585,12 @@ def rows_read(database_url, send, direction="prev"):
         calls = []
         connection = db.connection()
         connection.set_progress_handler(lambda: calls.append(1), 30)  # steps: a row
-        send()
+        call()
         connection.set_progress_handler(None, 30)
         return len(calls)
     status = f"SHOW SESSION STATUS LIKE 'Handler_read_{direction}'"
     ((_, before),) = db.execute_sql(status)
-    send()
+    call()
     ((_, after),) = db.execute_sql(status)
     return int(after) - int(before)
 
@@ -605,10 +606,13 @@ def test_a_page_in_the_middle_reads_few_rows(
     fill(model, appid if of_account else "elsewhere", 200)
     after = fill(model, appid, 6, accountid=accountid)[0][f"{name}id"]
     fill(model, appid, 200, accountid=accountid)
-    query = f"limit=15&after={after}" + f"&accountid={accountid}" * of_account
-    send = partial(administrator.get, f"/api/administrator/{name}s?{query}")
-    assert len(send().json) == 15
-    assert 10 <= rows_read(database_url, send) < 100
+    operation = list_profiles if model is Profile else list_sessions
+    caller = administrator.caller
+    query = {"limit": 15, "after": after}
+    query["accountid"] = accountid if of_account else None
+    read = partial(operation, caller, appid=appid, **query)
+    assert len(read()) == 15
+    assert 10 <= rows_read(database_url, read) < 100
 
 
 def test_a_page_of_accounts_in_the_middle_reads_few_rows(administrator, database_url):
@@ -618,6 +622,7 @@ def test_a_page_of_accounts_in_the_middle_reads_few_rows(administrator, database
     for owner, accountids in (("elsewhere", ids[1::2]), (appid, ids[::2])):
         rows = [new_row(Account, 1, owner, accountid) for accountid in accountids]
         Account.insert_many(rows).execute()
-    send = partial(administrator.get, f"{ACCOUNTS}?limit=15&after={ids[300]}")
-    assert len(send().json) == 15
-    assert rows_read(database_url, send, "next") < 100
+    caller = administrator.caller
+    read = partial(list_accounts, caller, appid=appid, limit=15, after=ids[300])
+    assert len(read()) == 15
+    assert 10 <= rows_read(database_url, read, "next") < 100

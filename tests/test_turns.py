@@ -1,120 +1,175 @@
-"""Few requests run at a time, in the order in which they came."""
+"""Few threads run the app: those that only read, and those that may write."""
 
-from contextlib import contextmanager
+import os
+import threading
+from contextlib import contextmanager, suppress
 from threading import Event, Thread
 
 import pytest
-from service import PROFILES, assert_error, fill, wait_until
+from service import (
+    CREATE,
+    PROFILES,
+    assert_error,
+    at_once,
+    close_connection,
+    fill,
+    named,
+    wait_until,
+)
 from werkzeug.test import Client
 
-import turns as module
+import turns
 from database import db
 from models import Profile
-from turns import TurnMiddleware, in_turns, turns
+from turns import TurnMiddleware, executors, read_in_turns, submit
+
+BOTH = pytest.mark.parametrize(
+    "name, method", [("readers", "GET"), ("readers", "HEAD"), ("writers", "POST")]
+)
 
 
 @contextmanager
-def all_turns_taken():
-    """No turn is free in this block."""
-    for number in range(db.turns):
-        assert turns.take(number)
-    yield
-    for _ in range(db.turns):
-        turns.end()
+def all_taken(name):
+    """None of these threads is free in this block."""
+    end = Event()
+    taken = [submit(name, end.wait) for _ in range(getattr(db, name))]
+    try:
+        yield
+    finally:
+        end.set()
+    for call in taken:
+        call.result()
 
 
-@contextmanager
-def in_threads(*calls):
-    """The calls are made in a thread each, which wait for a turn; then, the block."""
-    threads = [Thread(target=call) for call in calls]
-    for waiting, thread in enumerate(threads, 1):
-        thread.start()
-        wait_until(lambda: len(turns.waiting) == waiting)  # noqa: B023
-    yield
-    for thread in threads:
-        thread.join()
-
-
-def test_only_so_many_run_at_a_time(app):
+@BOTH
+def test_only_so_many_run_at_a_time(app, name, method):
     running, end = [], Event()
 
     def slow_app(environ, start_response):
-        running.append(environ["PATH_INFO"])
+        running.append(threading.current_thread().name)
         end.wait()
         start_response("200 OK", [])
         return []
 
-    get = Client(TurnMiddleware(slow_app, max_body=10)).get
-    threads = [Thread(target=get, args=["/"]) for _ in range(db.turns + 3)]
+    send = Client(TurnMiddleware(slow_app, max_body=10)).open
+    count = getattr(db, name)
+    threads = [Thread(target=send, kwargs={"method": method}) for _ in range(count + 3)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: len(turns.waiting) == 3)
-    assert len(running) == db.turns
+    wait_until(lambda: len(running) == count)
     end.set()
     for thread in threads:
         thread.join()
-    assert len(running) == db.turns + 3
+    assert len(running) == count + 3
+    assert len({*running}) == count
+    assert all(thread.startswith(name) for thread in running)
 
 
-def test_the_first_that_came_gets_the_next_turn(app):
-    order = []
-
-    def take(number):
-        assert turns.take(number)
-        order.append(number)
-        if len(order) < 5:
-            turns.end()  # the last one leaves its turn to the block below
-
-    with all_turns_taken():
-        calls = [lambda number=number: take(number) for number in (7, 5, 9, 6, 8)]
-        with in_threads(*calls):
-            turns.end()
-    assert order == [5, 6, 7, 8, 9]
+def test_reads_and_writes_do_not_wait_for_each_other(user):
+    """A write may wait for a lock, and a list of all rows may be long."""
+    with all_taken("writers"):
+        assert user.get("/health").status_code == 200
+    with all_taken("readers"):
+        assert user.create(named("Ada")).status_code == 201
 
 
-def test_a_list_that_has_begun_comes_before_newer_requests(app):
-    order = []
-    items = in_turns(iter("ab"))
-    assert next(items) == "a"
-
-    def take_newer():
-        turns.take(next(turns.numbers))
-        order.append("newer")
-
-    with all_turns_taken():
-        with in_threads(take_newer, lambda: order.append(next(items))):
-            turns.end()
-    assert sorted(order) == ["b", "newer"]
-    assert list(items) == []
-
-
-def test_a_request_without_a_turn_is_refused(client, caplog, monkeypatch):
-    """The same app serves /live, which needs no turn."""
-    monkeypatch.setattr(module, "TURN_SECONDS", 0.01)
-    with all_turns_taken():
-        assert_error(client.get("/health"), 503, "database-unavailable")
-        assert client.get("/live").status_code == 200
-    assert caplog.messages == ["database unavailable: no turn within 5 seconds"]
-    assert turns.waiting == {}
-    assert client.get("/health").status_code == 200
+@BOTH
+def test_a_request_for_which_no_thread_is_free_is_refused(
+    app, user, caplog, monkeypatch, name, method
+):
+    """The same app serves /live, which needs none."""
+    monkeypatch.setattr(turns, "WAIT_SECONDS", 0.01)
+    path = f"{CREATE}?accountid={user.accountid}"
+    monkeypatch.setattr("app.WAIT_SECONDS", 7)
+    with all_taken(name):
+        response = user.open(path, method=method, data=named("never"))
+        assert response.status_code == 503
+        assert user.get("/live").status_code == 200
+    assert caplog.messages == ["database unavailable: no thread within 7 seconds"]
+    assert user.get(f"/api/user/profiles?accountid={user.accountid}").json is None
 
 
-def test_a_failure_ends_its_turn(app):
+def test_a_request_that_runs_gets_its_response(app, monkeypatch):
+    """However long it takes."""
+    monkeypatch.setattr(turns, "WAIT_SECONDS", 0.01)
+
+    def slow_app(environ, start_response):
+        Event().wait(0.1)
+        start_response("200 OK", [])
+        return [b"done"]
+
+    assert Client(TurnMiddleware(slow_app, max_body=10)).get("/").text == "done"
+
+
+def test_a_request_while_the_process_ends_is_refused(user, monkeypatch):
+    """An executor takes no work any more once the main thread has ended."""
+    for name in ("readers", "writers"):
+        submit(name, int).result()
+        executors[name].shutdown()
+    assert_error(user.get("/health"), 503, "database-unavailable")
+    assert_error(user.create(named("never")), 503, "database-unavailable")
+    executors.clear()
+    assert user.get(f"/api/user/profiles?accountid={user.accountid}").json is None
+
+
+def test_an_error_of_the_app_is_raised(app):
     def fail(environ, start_response):
-        raise ValueError
+        raise TimeoutError("its own")
 
-    with pytest.raises(ValueError):
+    with pytest.raises(TimeoutError, match="its own"):
         Client(TurnMiddleware(fail, max_body=10)).get("/")
     with pytest.raises(ZeroDivisionError):
-        list(in_turns(1 / n for n in [0]))
-    assert turns.taken == 0
+        list(read_in_turns(1 / n for n in [0]))
 
 
-def test_a_list_has_no_turn_while_it_is_sent(administrator):
+def test_an_empty_item_is_not_the_last(app):
+    assert list(read_in_turns(iter([b"a", b"", b"b"]))) == [b"a", b"", b"b"]
+
+
+def test_a_list_waits_behind_requests_that_came_before(administrator):
+    """Each of its items is read in the order in which they were asked for."""
+    order = []
+    items = read_in_turns(order.append(name) or name for name in "ab")
+    assert next(items) == "a"
+    with all_taken("readers"):
+        before = submit("readers", order.append, "before")
+        thread = Thread(target=next, args=[items])
+        thread.start()
+        wait_until(lambda: executors["readers"]._work_queue.qsize() == 2)
+        after = submit("readers", order.append, "after")
+    thread.join()
+    before.result(), after.result()
+    assert sorted(order) == ["a", "after", "b", "before"]
+
+
+def test_a_list_occupies_no_thread_while_it_is_sent(administrator):
     """Its client may read it slowly."""
     fill(Profile, administrator.appid, 250)
     response = administrator.get(f"{PROFILES}?all=all", buffered=False)
     chunks = iter(response.response)
     assert next(chunks).startswith(b"[")
-    assert turns.taken == 0
+    assert at_once(*[lambda: submit("readers", int).result(1)] * 4) == [0] * 4
     assert b"".join(chunks).endswith(b"]\n")
+
+
+def test_a_forked_process_has_threads_of_its_own(user, monkeypatch):
+    """Also if the process has served requests before, as a host program may have."""
+    monkeypatch.setattr(turns, "WAIT_SECONDS", 2)
+    user.create(named("Ada"))
+    user.get("/health")
+    close_connection()
+    pid = os.fork()
+    if not pid:
+        with suppress(Exception):
+            responses = user.get("/health"), user.create(named("Eve"))
+            os._exit([each.status_code for each in responses] != [200, 201])
+        os._exit(2)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_another_app_ends_the_threads_of_the_first(make_app):
+    make_app().test_client().get("/health")
+    before = {thread for thread in threading.enumerate() if "readers" in thread.name}
+    assert before
+    make_app()
+    wait_until(lambda: not before & {*threading.enumerate()})
