@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
@@ -12,12 +13,13 @@ from flask import Blueprint
 import accounts
 import profiles
 import sessions
-from bulk import copy_database, import_users
 from callers import OPERATOR, resolve_appid
 from config import parse_database_url
+from copying import copy_database, count_rows
 from database import SQLite, db
 from errors import ServiceError, SettingError
 from formats import APPID, MAX_INT32, identifier_for_key
+from importing import import_users
 from models import Account, Resource, add_missing, check_tables, create_tables
 from outages import DATABASE_ERRORS, describe_failure
 from sessions import DEFAULT_DURATION, MAXIMUM_DURATION
@@ -305,7 +307,15 @@ def copy_database_command(database_url: str) -> Resource:
         url = parse_database_url(database_url)
     except SettingError as error:
         raise click.ClickException(f"the target {error.message}") from None
-    return {"object": "copy", **copy_database(url)}
+    counts = {"accounts": 0, "profiles": 0, "sessions": 0}
+    bar = click.progressbar(
+        length=count_rows(), file=sys.stderr, hidden=not sys.stderr.isatty()
+    )
+    with bar:
+        for name, count in copy_database(url):
+            counts[name] += count
+            bar.update(count)
+    return {"object": "copy", **counts}
 
 
 @command()

@@ -6,7 +6,7 @@ from io import BytesIO
 import pytest
 from service import close_connection, cursor_of, run_python, stored
 
-import bulk
+import importing
 from accounts import list_accounts
 from callers import OPERATOR
 
@@ -97,7 +97,7 @@ def test_others_can_write_during_an_import(app, database_url):
     select = f"SELECT count(*) FROM account WHERE appid = '{app.config['APPID']}'"
     counts = set()
     with cursor_of(database_url) as cursor:
-        for _, result in bulk.import_users(file, app.config["APPID"]):
+        for _, result in importing.import_users(file, app.config["APPID"]):
             assert result == "imported"
             cursor.execute(select)
             counts.add(*cursor.fetchone())

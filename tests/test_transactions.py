@@ -177,7 +177,7 @@ def test_a_copy_is_of_one_moment(empty_database_url, make_app, tmp_path, monkeyp
             execute(empty_database_url, "UPDATE profile SET phone = '7'")
             yield rows
 
-    monkeypatch.setattr("bulk.select_batches", read_then_write)
+    monkeypatch.setattr("copying.select_batches", read_then_write)
     target = f"sqlite:///{tmp_path}/copy.db"
     run(app, "copy-database", target)
     assert stored(target) == before != stored(empty_database_url)

@@ -1,25 +1,20 @@
-"""The copy of a database, and the import of users: both write many rows."""
+"""The import of users from a CSV file."""
 
 import csv
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from io import TextIOWrapper
-from typing import IO, Any
+from typing import IO
 
-import click
 import orjson
 from flask import current_app
 from peewee import chunked
 
 from accounts import create_account
 from callers import OPERATOR
-from config import DatabaseURL
-from database import ENGINES, Engine, db, select_batches, transaction
-from errors import ServiceError, as_line
-from models import MODELS, ModelType, add_missing, create_tables
-from outages import DATABASE_ERRORS, describe_error, describe_failure
+from database import db, transaction
+from errors import CommandError, ServiceError, as_line
 from profiles import create_profile
 from validators import configured_fields
 
@@ -31,74 +26,12 @@ ISO_DATE_OR_NOTHING = "([0-9]{4}-[0-9]{2}-[0-9]{2})?"
 User = dict[str, str]  # the values of a line by the names of the columns
 
 
-def copy_database(url: DatabaseURL) -> dict[str, int]:
-    """Copy all rows into an empty database, or none; return each table's row count."""
-    target = ENGINES[url.engine](url)
-    target.connect_params.update(target.unlimited)
-    total = sum(model.select().count() for model in MODELS)
-    bar = click.progressbar(
-        length=total, file=sys.stderr, hidden=not sys.stderr.isatty()
-    )
-    try:
-        with closing(target), bar:
-            if url.engine == "sqlite":
-                # In WAL mode, nothing would report a disk that is full when the last
-                # connection moves the rows from the -wal file into the database.
-                target.pragma("journal_mode", "delete")
-            create_tables(target)
-            add_missing(target)  # an older version may have created the tables
-            return copy_rows(target, bar)
-    except DATABASE_ERRORS as error:  # read_rows() has caught those of the source
-        raise click.ClickException(f"the target: {describe_error(error)}") from None
-
-
-def copy_rows(target: Engine, bar: Any) -> dict[str, int]:
-    """Copy all rows of one moment, or none; return how many there are of each table."""
-    counts = {f"{model._meta.table_name}s": 0 for model in MODELS}
-    with target.atomic():
-        if any(model.select().exists(target) for model in MODELS):
-            raise click.ClickException("the target already has rows")
-        for model, rows in read_rows():
-            insert_rows(target, model, rows)
-            counts[f"{model._meta.table_name}s"] += len(rows)
-            bar.update(len(rows))
-    return counts
-
-
-def read_rows() -> Iterator[tuple[ModelType, list[tuple[Any, ...]]]]:
-    """Yield models, each with rows of its table, until all rows of one moment are read.
-
-    Raises ClickException if the source fails. The error is caught here, because
-    copy_database() reports any other as the target's.
-    """
-    try:
-        with db.atomic(db.snapshot):
-            for model in MODELS:
-                # Fewer would be slower, and more would take much memory.
-                for rows in select_batches(model.select(), 250):
-                    yield model, rows
-    except DATABASE_ERRORS as error:
-        raise click.ClickException(describe_failure(error)) from None
-
-
-def insert_rows(target: Engine, model: ModelType, rows: list[tuple[Any, ...]]) -> None:
-    """Insert rows, which are tuples in the order of the model's fields.
-
-    The driver's executemany() is faster than Peewee's insert_many(), and PyMySQL's
-    sends statements of up to 1 MB, or of one row, so that only a row that is itself too
-    long exceeds max_allowed_packet.
-    """
-    insertion = model.insert(dict.fromkeys(model._meta.sorted_field_names))
-    sql, _ = target.get_sql_context().parse(insertion)
-    target.cursor().executemany(sql, rows)
-
-
 def import_users(file: IO[bytes], appid: str | None) -> Iterator[tuple[int, str]]:
     """Import users from a CSV file in UTF-8; yield the line and the result of each.
 
     The result is ``imported``, ``unchanged`` if the user has an account, or why the
     user is refused. The import stops at a line that can't be parsed, because quotes may
-    extend it to the end of the file. Raises ClickException if columns are refused.
+    extend it to the end of the file. Raises CommandError if columns are refused.
     """
     for batch in chunked(read_users(file), USERS_PER_TRANSACTION):
         yield from import_batch(batch, appid)
@@ -145,7 +78,7 @@ def to_user(values: list[str], columns: list[str], ids: set[str]) -> User | str:
 
 
 def check_columns(columns: list[str]) -> list[str]:
-    """Return the names of the columns. Raises ClickException.
+    """Return the names of the columns. Raises CommandError.
 
     Columns at the end may have no name, as in a spreadsheet: to_user() leaves them out.
     """
@@ -159,7 +92,7 @@ def check_columns(columns: list[str]) -> list[str]:
             reasons.append(f"column {position} has no name")
     reasons += [f"{name} is repeated" for name in known if columns.count(name) > 1]
     if reasons:
-        raise click.ClickException(f"columns: {', '.join(reasons)}")
+        raise CommandError(f"columns: {', '.join(reasons)}")
     return columns
 
 
