@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterator
 from io import TextIOWrapper
+from itertools import chain
 from typing import IO
 
 import orjson
@@ -31,7 +32,8 @@ def import_users(file: IO[bytes], appid: str | None) -> Iterator[tuple[int, str]
 
     The result is ``imported``, ``unchanged`` if the user has an account, or why the
     user is refused. The import stops at a line that can't be parsed, because quotes may
-    extend it to the end of the file. Raises CommandError if columns are refused.
+    extend it to the end of the file, and at one that isn't UTF-8, because others won't
+    be, either. Raises CommandError if columns are refused.
     """
     for batch in chunked(read_users(file), USERS_PER_TRANSACTION):
         yield from import_batch(batch, appid)
@@ -39,10 +41,8 @@ def import_users(file: IO[bytes], appid: str | None) -> Iterator[tuple[int, str]
 
 def read_users(file: IO[bytes]) -> Iterator[tuple[int, User | str]]:
     """Yield each line that begins a user, with the user or why the user is refused."""
-    # A byte that is not UTF-8 becomes a lone surrogate, for which to_user() looks.
-    text = TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
     csv.field_size_limit(sys.maxsize)  # process-wide; by default 131,072 characters
-    reader = csv.reader(text, strict=True)
+    reader = csv.reader(read_lines(file), strict=True)
     ids: set[str] = set()
     line = 1
     try:
@@ -56,13 +56,29 @@ def read_users(file: IO[bytes]) -> Iterator[tuple[int, User | str]]:
         yield line, f"stopped here: {error}"
 
 
+def read_lines(file: IO[bytes]) -> Iterator[str]:
+    """Yield the lines of a file. Raises csv.Error at one that is not UTF-8.
+
+    Raises CommandError if semicolons or tabs separate the columns.
+    """
+    # A byte that is not UTF-8 becomes a lone surrogate.
+    text = TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
+    header = text.readline()
+    if "," not in header and re.search("[;\t]", header):
+        reason = "separated by semicolons or tabs instead of commas"
+        raise CommandError(f"columns: {reason}")
+    is_utf_16 = "\0" in header
+    for line in chain([header], text):
+        if is_utf_16 or re.search("[\ud800-\udfff]", line):
+            raise csv.Error("not UTF-8; save the file as UTF-8")
+        yield line
+
+
 def to_user(values: list[str], columns: list[str], ids: set[str]) -> User | str:
     """Return the user of a line, or why the user is refused.
 
     ``ids``: those of the lines before it, to which its id is added.
     """
-    if re.search("[\ud800-\udfff]", "".join(values)):
-        return "not UTF-8"
     if len(values) != len(columns):
         return "wrong number of columns"
     user = {}
