@@ -340,11 +340,16 @@ def import_users_command(
     """
     appid = resolve_appid(appid)
     counts = {"imported": 0, "unchanged": 0, "refused": 0}
-    for line, result in import_users(file, appid):
-        if result not in counts:
-            click.echo(f"line {line}: {result}", err=True)
-            result = "refused"
-        counts[result] += 1
+    try:
+        for line, result in import_users(file, appid):
+            if result not in counts:
+                click.echo(f"line {line}: {result}", err=True)
+                result = "refused"
+            counts[result] += 1
+    except DATABASE_ERRORS:
+        imported = f"At least {counts['imported']} users were imported"
+        click.echo(f"{imported}; a repeat imports the others", err=True)
+        raise
     print_object({"object": "import", **counts})
     if counts["refused"]:
         ctx.exit(1)

@@ -4,11 +4,20 @@ import json
 from io import BytesIO
 
 import pytest
-from service import close_connection, cursor_of, on_sqlite, run_python, stored
+from service import (
+    close_connection,
+    cursor_of,
+    execute,
+    on_mysql,
+    on_sqlite,
+    run_python,
+    stored,
+)
 
 import importing
 from accounts import list_accounts
 from callers import OPERATOR
+from database import db
 
 HEADER = "\ufeffid,full-name,contact-email,dob,x-vat-id\r\n"
 LINES = {
@@ -211,6 +220,55 @@ def test_a_file_or_an_application_that_is_refused(words, status, error, database
     assert (done.returncode, done.stdout) == (status, "")
     assert done.stderr.splitlines()[-1] == f"Error: {error}"
     assert "Traceback" not in done.stderr
+
+
+# After the first of three transactions
+FAILURES = {
+    "sqlite": "PRAGMA max_page_count = 400",
+    "mysql": """CREATE TRIGGER x BEFORE INSERT ON account FOR EACH ROW
+        IF NEW.externalid = 'u-60' THEN KILL CONNECTION_ID(); END IF""",
+}
+CONFLICT = """CREATE TRIGGER x BEFORE INSERT ON account FOR EACH ROW
+    IF NEW.externalid = 'u-3' AND @raised IS NULL THEN
+        SET @raised = 1; SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213; END IF"""
+
+
+@pytest.fixture
+def import_here(make_app, empty_database_url):
+    """Imports a file in this process, and thus by this connection."""
+    app = make_app(
+        DATABASE_URL=empty_database_url, MAXIMUM_PROFILE_FULL_NAME_LENGTH=20_000
+    )
+
+    def run(lines):
+        file = f"id,full-name,contact-email\n{lines}"
+        return app.test_cli_runner().invoke(args=["import-users", "-"], input=file)
+
+    return run
+
+
+def test_a_database_that_goes_away(import_here, empty_database_url):
+    """What was imported is counted, and a repeat imports the rest."""
+    lines = "".join(f"u-{n},{'x' * 20_000},ada@example.com\n" for n in range(120))
+    db.execute_sql(FAILURES[empty_database_url.partition(":")[0]])
+    done = import_here(lines)
+    told, error = done.stderr.splitlines()
+    assert told == "At least 50 users were imported; a repeat imports the others"
+    assert error.startswith("Error: database-unavailable: OperationalError ")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert len(stored(empty_database_url)["profile"]) == 50
+    db.close()  # with the connection that has the limit
+    execute(empty_database_url, "DROP TRIGGER IF EXISTS x")
+    assert counts(import_here(lines)) == [70, 50, 0]
+
+
+@on_mysql
+def test_a_transaction_that_is_repeated_is_counted_once(import_here):
+    db.execute_sql(CONFLICT)
+    done = import_here("u-1,Ada,ada@example.com\nu-2,,\nu-3,Eve,eve@example.com\n")
+    assert db.execute_sql("SELECT @raised").fetchone() == (1,)
+    assert done.stderr == "line 3: invalid-contact-email, invalid-full-name\n"
+    assert (done.exit_code, counts(done)) == (1, [2, 0, 1])
 
 
 def test_no_database_is_an_error_of_one_line(import_users):
