@@ -4,7 +4,6 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import IO, Any
 
 import click
@@ -17,7 +16,7 @@ from callers import OPERATOR, resolve_appid
 from config import parse_database_url
 from copying import copy_database, count_rows
 from database import SQLite, db
-from errors import ServiceError, SettingError
+from errors import CommandError, ServiceError, SettingError
 from formats import APPID, MAX_INT32, identifier_for_key
 from importing import import_users
 from models import Account, Resource, add_missing, check_tables, create_tables
@@ -44,12 +43,17 @@ EXPLANATIONS = {
 
 
 class Command(click.Command):
-    """A command that prints what its function returns, and an error as one line."""
+    """A command that prints what its function returns, and an error as one line.
+
+    The database must exist.
+    """
+
+    creates_database = False
 
     def invoke(self, ctx: click.Context) -> None:
         db.connect_params.update(db.unlimited)
         try:
-            connect()
+            connect(self.creates_database)
             result = super().invoke(ctx)
         except ServiceError as error:
             message = f"{error.code}: {EXPLANATIONS.get(error.code, 'refused')}"
@@ -60,16 +64,25 @@ class Command(click.Command):
             print_object(result)
 
 
+class CreatingCommand(Command):
+    """A command that creates a SQLite database if there is none, and says so."""
+
+    creates_database = True
+
+
 def print_object(resource: Resource) -> None:
     """Print an object as JSON, in UTF-8 whatever the locale is."""
     click.echo(json.dumps(resource, ensure_ascii=False).encode())
 
 
-def connect() -> None:
-    """Connect to the database. Report a new file: the wrong one may be configured."""
-    is_new = isinstance(db.obj, SQLite) and not Path(db.database).exists()
+def connect(creates_database: bool) -> None:
+    """Connect to the database. Report a missing file: the URL may be wrong."""
+    is_missing = isinstance(db.obj, SQLite) and not os.path.exists(db.database)
+    if is_missing and not creates_database:
+        reason = "no such file; check DATABASE_URL, or run flask init-db"
+        raise CommandError(f"{db.database}: {reason}")
     db.execute_sql("SELECT 1")  # the first connection creates the tables
-    if is_new:
+    if is_missing:
         click.echo(f"Created a new database, {db.database}", err=True)
 
 
@@ -99,7 +112,7 @@ key_option = click.option(
 )
 
 
-@command()
+@command(cls=CreatingCommand)
 @appid_option
 @click.option("--administrator", is_flag=True, help="Make it an administrator.")
 @key_option
@@ -163,7 +176,7 @@ def create_session_command(
     return sessions.create_session(OPERATOR, accountid, appid=appid, duration=duration)
 
 
-@command()
+@command(cls=CreatingCommand)
 @appid_option
 @duration_option(MAXIMUM_DURATION)
 def create_administrator_command(appid: str | None, duration: int) -> Resource:
@@ -278,7 +291,7 @@ def purge_sessions_command(days: int) -> Resource:
     return sessions.purge_sessions(OPERATOR, days)
 
 
-@command()
+@command(cls=CreatingCommand)
 def init_db_command() -> Resource:
     """Create missing tables, nullable columns and indexes.
 
@@ -306,7 +319,7 @@ def copy_database_command(database_url: str) -> Resource:
     try:
         url = parse_database_url(database_url)
     except SettingError as error:
-        raise click.ClickException(f"the target {error.message}") from None
+        raise CommandError(f"the target {error.message}") from None
     counts = {"accounts": 0, "profiles": 0, "sessions": 0}
     bar = click.progressbar(
         length=count_rows(), file=sys.stderr, hidden=not sys.stderr.isatty()
@@ -318,7 +331,7 @@ def copy_database_command(database_url: str) -> Resource:
     return {"object": "copy", **counts}
 
 
-@command()
+@command(cls=CreatingCommand)
 @click.argument("file", type=click.File("rb"))
 @appid_option
 @click.pass_context
@@ -355,7 +368,7 @@ def import_users_command(
         ctx.exit(1)
 
 
-@command()
+@command(cls=CreatingCommand)
 def demo_command() -> None:
     """Create a few accounts, and print lines to try them.
 

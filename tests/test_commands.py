@@ -33,6 +33,7 @@ from service import (
 )
 
 from accounts import create_account, delete_account, find_accounts, find_own_account
+from app import create_app
 from callers import OPERATOR
 from database import MySQL, db
 from models import Profile, Session, timestamp
@@ -87,14 +88,49 @@ def test_only_a_command_that_runs_makes_a_database(tmp_path, words):
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_command_reports_a_file_that_it_makes(tmp_path):
+@pytest.mark.parametrize(
+    "words",
+    [
+        "create-account",
+        "create-administrator",
+        "demo",
+        "import-users /dev/null",
+        "init-db",
+    ],
+)
+def test_a_command_reports_a_file_that_it_makes(tmp_path, words):
     """Otherwise a token of a wrong database would look like any other."""
     file = tmp_path / "profiles.db"
     url = f"sqlite:///{file}"
-    for stderr in (f"Created a new database, {file}\n", ""):
-        done = run_python("-m", "flask", "create-administrator", DATABASE_URL=url)
-        assert done.stderr == stderr
-        assert len(json.loads(done.stdout)["token"]) == 64
+    for created in (f"Created a new database, {file}\n", ""):
+        done = run_python("-m", "flask", *words.split(), DATABASE_URL=url)
+        assert re.sub("Error: columns: .*\n", "", done.stderr) == created
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "copy-database sqlite:///{}/copy.db",
+        "create-session x",
+        "delete-account x",
+        "end-session x",
+        "end-sessions --all",
+        "find-accounts x",
+        "list-administrators",
+        "purge-sessions",
+        "set-administrator x",
+        "show-account x",
+    ],
+)
+def test_a_command_that_needs_a_database_makes_none(tmp_path, monkeypatch, words):
+    """A wrong one would look empty, and a backup would succeed without a row."""
+    monkeypatch.setenv("FLASK_RUN_FROM_CLI", "true")
+    app = create_app({"DATABASE_URL": f"sqlite:///{tmp_path}/misspelt.db"})
+    done = app.test_cli_runner().invoke(args=words.format(tmp_path).split())
+    assert (done.exit_code, done.stdout) == (1, "")
+    reason = "no such file; check DATABASE_URL, or run flask init-db"
+    assert done.stderr == f"Error: {tmp_path}/misspelt.db: {reason}\n"
+    assert not [*tmp_path.iterdir()]
 
 
 NO_ACCOUNT = "invalid-accountid: the application has no such account"
