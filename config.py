@@ -34,6 +34,7 @@ REQUIRED_FIELDS = ("contact-email", "full-name")  # by default
 # A path that does not end in "/", without a query. ":memory:" is not a file.
 SQLITE_URL = "sqlite:///(?!:memory:$)([^?#]*[^?#/])"
 MYSQL_SCHEME = r"(mysql2?|mariadb)(\+pymysql)?"
+OPTIONS = {"ssl-mode", "ssl-ca", "unix_socket"}
 TLS_MODES = ["DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"]
 # Why a URL is refused
 INVALID_FORM = (
@@ -41,9 +42,9 @@ INVALID_FORM = (
     "mysql://user:password@host/name, percent-encoded"
 )
 INVALID_HOST = "has an invalid host or port, or characters that must be encoded"
-INVALID_TLS_OPTIONS = (
-    f"the options for TLS are ssl-mode ({', '.join(TLS_MODES)}) and ssl-ca (a file, "
-    "not with DISABLED), each once"
+INVALID_OPTIONS = (
+    f"the options are ssl-mode ({', '.join(TLS_MODES)}), ssl-ca (a file, not with "
+    "DISABLED) and unix_socket (a file, with no host or localhost), each once"
 )
 
 
@@ -158,36 +159,53 @@ def parse_mysql_url(url: SplitResult) -> DatabaseURL:
     name = unquote(url.path[1:])
     if not name or "/" in name:
         raise refusal(INVALID_FORM)
-    if not url.hostname or url.port == 0:
-        raise ValueError
-    url.hostname.encode("idna")  # raises ValueError: mysql://u:p@a..b/d
-    server = {
-        "host": url.hostname,
-        "port": url.port or 3306,
+    options = read_options(url.query)
+    login = {
         "user": unquote(url.username or ""),
         # As bytes, because PyMySQL encodes a str as Latin-1.
         "password": unquote(url.password or "").encode(),
     }
-    return DatabaseURL("mysql", name, server | tls_options(url.query))
+    address = server_address(url, options.get("unix_socket"))
+    return DatabaseURL("mysql", name, login | address | tls_options(options))
 
 
-def tls_options(query: str) -> dict[str, Any]:
-    """Return PyMySQL's options for the TLS that a URL's query asks for.
+def server_address(url: SplitResult, unix_socket: str | None) -> dict[str, Any]:
+    """Return PyMySQL's options for a host and port, or for a Unix socket.
 
-    Options that are not about TLS, such as charset, are ignored. Raises SettingError.
+    Raises SettingError or ValueError.
+    """
+    host = unquote(url.hostname or "")  # [fe80::1%25eth0] is fe80::1%eth0
+    if unix_socket == "" or (unix_socket and host not in ("", "localhost")):
+        raise refusal(INVALID_OPTIONS)
+    if not (host or unix_socket) or url.port == 0:
+        raise ValueError
+    host.encode("idna")  # raises ValueError: mysql://u:p@a..b/d
+    return {"host": host, "port": url.port or 3306, "unix_socket": unix_socket}
+
+
+def read_options(query: str) -> dict[str, str]:
+    """Return the options of a URL's query for TLS and a socket, each at most once.
+
+    Others, such as charset, are ignored. Raises SettingError.
     """
     pairs = [
         (name, value)
         for name, value in parse_qsl(query, keep_blank_values=True)
-        if re.search("ssl|tls|cert", name.lower())  # ?sslmode=…, too
+        if re.search("ssl|tls|cert|socket$", name.lower())  # ?sslmode=…, too
     ]
     options = dict(pairs)
-    is_repeated = len(options) < len(pairs)
-    mode = options.pop("ssl-mode", "PREFERRED")
-    ca_file = options.pop("ssl-ca", None)
+    if len(options) < len(pairs) or options.keys() - OPTIONS:
+        raise refusal(INVALID_OPTIONS)
+    return options
+
+
+def tls_options(options: dict[str, str]) -> dict[str, Any]:
+    """Return PyMySQL's options for the TLS that a URL asks for. Raises SettingError."""
+    mode = options.get("ssl-mode", "PREFERRED")
+    ca_file = options.get("ssl-ca")
     is_contradictory = ca_file == "" or (ca_file and mode == "DISABLED")
-    if options or is_repeated or is_contradictory or mode not in TLS_MODES:
-        raise refusal(INVALID_TLS_OPTIONS)
+    if is_contradictory or mode not in TLS_MODES:
+        raise refusal(INVALID_OPTIONS)
     if ca_file and mode in ("PREFERRED", "REQUIRED"):
         mode = "VERIFY_CA"
     if mode == "DISABLED":

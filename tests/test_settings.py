@@ -4,9 +4,11 @@ import os
 import runpy
 import ssl
 import sys
+from pathlib import Path
+from urllib.parse import quote
 
 import pytest
-from service import ROOT, Program
+from service import ROOT, Program, execute, on_mysql, user_with
 
 from app import create_app
 from config import SettingError, load, parse_database_url
@@ -53,9 +55,10 @@ SCHEME = (
 )
 ENCODE = 'percent-encode "/", "?" and "#" in the user and the password'
 HOST = "has an invalid host or port, or characters that must be encoded"
-TLS = (
-    "the options for TLS are ssl-mode (DISABLED, PREFERRED, REQUIRED, VERIFY_CA, "
-    "VERIFY_IDENTITY) and ssl-ca (a file, not with DISABLED), each once"
+OPTIONS = (
+    "the options are ssl-mode (DISABLED, PREFERRED, REQUIRED, VERIFY_CA, "
+    "VERIFY_IDENTITY), ssl-ca (a file, not with DISABLED) and unix_socket (a file, "
+    "with no host or localhost), each once"
 )
 CERTIFICATE = "cannot read a certificate from the ssl-ca file"
 REFUSED_URLS = {
@@ -82,12 +85,18 @@ REFUSED_URLS = {
     "mysql://u:secret%FF@h/d": HOST,
     "mysql://u:sec\nret@h/d": HOST,
     "mysql://u:secret@h/d%00": HOST,
-    "mysql://h/d?sslmode=require": TLS,
-    "mysql://h/d?SSL-MODE=REQUIRED": TLS,
-    "mysql://h/d?ssl-mode=REQUIRED&ssl-mode=DISABLED": TLS,
-    "mysql://h/d?ssl-ca=": TLS,
-    "mysql://h/d?ssl-ca=/a&x=1&ssl-ca=/b": TLS,
-    "mysql://h/d?ssl-mode=DISABLED&ssl-ca=/secret": TLS,
+    "mysql://h/d?sslmode=require": OPTIONS,
+    "mysql://h/d?SSL-MODE=REQUIRED": OPTIONS,
+    "mysql://h/d?ssl-mode=REQUIRED&ssl-mode=DISABLED": OPTIONS,
+    "mysql://h/d?ssl-ca=": OPTIONS,
+    "mysql://h/d?ssl-ca=/a&x=1&ssl-ca=/b": OPTIONS,
+    "mysql://h/d?ssl-mode=DISABLED&ssl-ca=/secret": OPTIONS,
+    "mysql://u:secret@h/d?unix_socket=/s": OPTIONS,
+    "mysql://u:secret@127.0.0.1/d?unix_socket=/s": OPTIONS,
+    "mysql://u:secret@/d?unix_socket=": OPTIONS,
+    "mysql://u:secret@localhost/d?unix_socket=": OPTIONS,
+    "mysql://u:secret@/d?unix_socket=/s&unix_socket=/s": OPTIONS,
+    "mysql://u:secret@localhost/d?socket=/s": OPTIONS,
     "mysql://h/d?ssl-ca=/secret": CERTIFICATE,
     "mysql://h/d?ssl-ca=/": CERTIFICATE,
     "mysql://h/d?ssl-ca=/dev/null": CERTIFICATE,
@@ -208,6 +217,16 @@ def test_a_command_ends_with_the_line_of_a_refusal(tmp_path):
         ("mysql://secret:secret@h:3307/d", "mysql", "d", {"port": 3307}),
         ("mysql2://u%2B:secret@h/d?charset=x&pool=5", "mysql", "d", {"user": "u+"}),
         ("mysql+pymysql://u:secret@[::1]/d", "mysql", "d", {"host": "::1"}),
+        ("mysql://[fe80::1%25eth0]/d", "mysql", "d", {"host": "fe80::1%eth0"}),
+        ("mysql://u:s@h/d?socketTimeout=5", "mysql", "d", {"unix_socket": None}),
+        (
+            "mysql://u:s@/d?unix_socket=%2Fcloudsql%2Fp:r:i",
+            *("mysql", "d", {"unix_socket": "/cloudsql/p:r:i"}),
+        ),
+        (
+            "mysql://u:s@LOCALHOST:7/d?ssl-mode=DISABLED&unix_socket=/a%2520b",
+            *("mysql", "d", {"unix_socket": "/a%20b", "ssl_disabled": True}),
+        ),
         ("mariadb://u:secret@h/d%2Dname", "mysql", "d-name", {"host": "h"}),
     ],
 )
@@ -217,6 +236,21 @@ def test_a_database_url_as_providers_write_it(url, engine, name, options):
     assert (parsed.engine, parsed.name) == (engine, name)
     assert parsed.server == parsed.server | options
     assert "secret" not in repr(parsed)
+
+
+@on_mysql
+@pytest.mark.parametrize("host", ["", "localhost"])
+def test_a_database_url_that_names_a_socket(empty_database_url, host):
+    """The server shows a port for a connection by TCP."""
+    ((socket,),) = execute(empty_database_url, "SELECT @@socket")
+    if not Path(socket).is_socket():
+        pytest.skip(f"the server has no socket on this machine: {socket}")
+    with user_with(empty_database_url, "SELECT") as url:
+        name = parse_database_url(url).name
+        url = f"mysql://{name}:x@{host}/{name}?unix_socket={quote(socket, safe='')}"
+        table = "information_schema.processlist"
+        select = f"SELECT host FROM {table} WHERE id = connection_id()"
+        assert execute(url, select) == [("localhost",)]
 
 
 def tls_options(query):
