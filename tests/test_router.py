@@ -5,9 +5,10 @@ import re
 import shutil
 import subprocess
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from getpass import getuser
 from http.client import HTTPConnection, parse_headers
+from secrets import token_hex
 from socketserver import StreamRequestHandler, ThreadingTCPServer
 from threading import Thread
 
@@ -20,7 +21,9 @@ from service import (
     ServedApp,
     assert_error,
     named,
+    on_mysql,
     on_sqlite,
+    repeating,
     sign_in,
     wait_until,
 )
@@ -133,36 +136,84 @@ def test_keys_links_and_refusals_pass_the_router(administrator):
 
 
 class Backend(StreamRequestHandler):
-    """It keeps connections open, but breaks the one on which a create arrives."""
+    """It keeps connections open, but breaks the one on which a request may write."""
+
+    received = []  # the header Connection of each
 
     def handle(self):
         while line := self.rfile.readline().decode():
             headers = parse_headers(self.rfile)
             self.rfile.read(int(headers.get("Content-Length", 0)))
             if not line.startswith("GET"):
-                self.server.creates.append(headers.get("Connection"))
+                self.received.append(headers.get("Connection"))
                 return
             self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 
 
+def with_servers(*ports):
+    """Return the sample with these servers in each upstream."""
+    servers = " ".join(f"server 127.0.0.1:{port};" for port in ports)
+    return SAMPLE.replace("server 127.0.0.1:8000;", servers)
+
+
+@pytest.mark.parametrize("servers", [1, 2])
 @pytest.mark.parametrize(
-    "headers, connections",
-    [({"Idempotency-Key": "first"}, [None, None]), ({}, ["close"])],
-    ids=["key", "no key"],
+    "method, key",
+    [("POST", {"Idempotency-Key": "x"}), ("POST", {}), ("PATCH", {}), ("DELETE", {})],
+    ids=["POST with a key", "POST", "PATCH", "DELETE"],
 )
-def test_only_a_create_with_a_key_is_sent_again(router, tmp_path, headers, connections):
-    """nginx first tries the connection that it has kept."""
-    with ThreadingTCPServer(("127.0.0.1", 0), Backend) as backend:
-        backend.daemon_threads = True  # one waits as long as nginx keeps the connection
-        backend.creates = []
-        Thread(target=backend.serve_forever).start()
-        port = backend.server_address[1]
-        router.start_nginx(tmp_path, SAMPLE.replace(":8000", f":{port}"))
+def test_only_what_is_idempotent_is_sent_again(
+    router, tmp_path, monkeypatch, servers, method, key
+):
+    """Neither by another connection, nor to the other server."""
+    monkeypatch.setattr(Backend, "received", [])
+    with ExitStack() as stack:
+        ports = []
+        for _ in range(servers):
+            backend = ThreadingTCPServer(("127.0.0.1", 0), Backend)
+            backend.daemon_threads = True  # they wait as long as nginx keeps them
+            stack.enter_context(backend)
+            Thread(target=backend.serve_forever).start()
+            stack.callback(backend.shutdown)
+            ports.append(backend.server_address[1])
+        router.start_nginx(tmp_path, with_servers(*ports))
         client = Client(router.app)
-        assert client.get("/").status_code == 200
-        assert client.post(CREATE, data={"x": "y"}, headers=headers).status_code == 502
-        backend.shutdown()
-        assert backend.creates == connections
+        for _ in ports:
+            assert client.get("/").status_code == 200  # nginx keeps its connection
+        done = client.open(CREATE, method=method, data={"x": "y"}, headers=key)
+        assert done.status_code == 502
+    if method == "DELETE":
+        assert Backend.received == [None, None]
+    else:
+        assert Backend.received == ["close"]
+
+
+@on_mysql
+def test_no_create_is_stored_twice_when_a_server_is_killed(
+    serve, empty_database_url, router, tmp_path
+):
+    """One of two, again and again; the clients have no keys."""
+    killed, other = (serve(empty_database_url) for _ in range(2))
+    router.start_nginx(tmp_path, with_servers(killed.port, other.port))
+    administrator = sign_in(other.app, administrator=True)
+    administrator.application = router.app
+    created = []
+
+    def create():
+        name = token_hex(8)
+        if administrator.create(named(name)).status_code == 201:
+            created.append(name)
+
+    with repeating(*[create] * 8):
+        for _ in range(3):
+            enough = len(created) + 100
+            wait_until(lambda enough=enough: len(created) > enough)
+            killed.kill()
+            killed.start()
+            killed.wait_until_up()
+    names = [profile["fullName"] for profile in administrator.profiles()]
+    assert len(names) == len({*names})
+    assert {*created} <= {*names}
 
 
 @on_sqlite
