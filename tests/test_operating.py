@@ -83,9 +83,9 @@ def test_questions_to_the_log(tmp_path, question):
     assert subprocess.check_output(["bash", "-c", question], cwd=tmp_path)
 
 
-def has_row(url):
-    """Return whether the table names the error that init-db meets, or its beginning."""
-    done = create_app({"DATABASE_URL": url}).test_cli_runner().invoke(args=["init-db"])
+def has_row(url, command="init-db"):
+    """Return whether the table names the error of a command, or its beginning."""
+    done = create_app({"DATABASE_URL": url}).test_cli_runner().invoke(args=[command])
     close_connection()
     error = re.search(r"database-unavailable: .*(SQLITE_\w+|\d{4})", done.output)[1]
     return any(error.startswith(name) for name in re.findall(r"\w{4,}", ERRORS))
@@ -108,7 +108,22 @@ def test_errors_of_mysql(empty_database_url):
 
 
 @on_mysql
-@pytest.mark.parametrize("change", ["ACCOUNT LOCK", "PASSWORD EXPIRE"])
+def test_errors_of_a_statement_that_is_ended(make_app, empty_database_url):
+    make_app(DATABASE_URL=empty_database_url)
+    kill = "BEFORE INSERT ON account FOR EACH ROW KILL QUERY CONNECTION_ID()"
+    execute(empty_database_url, f"CREATE TRIGGER x {kill}")
+    assert has_row(empty_database_url, "create-account")
+
+
+@pytest.mark.parametrize("number", ["1104", "1118", "1130", "1665"])
+def test_errors_of_a_server_with_other_settings(number):
+    assert number in ERRORS
+
+
+@on_mysql
+@pytest.mark.parametrize(
+    "change", ["ACCOUNT LOCK", "PASSWORD EXPIRE", "WITH MAX_QUERIES_PER_HOUR 1"]
+)
 def test_errors_of_a_user_of_mysql(empty_database_url, change):
     with user_with(empty_database_url, "ALL") as url:
         name = parse_database_url(url).name
