@@ -60,11 +60,17 @@ def create_administrator(
     *,
     appid: str | None = None,
     duration: int | str | None = MAXIMUM_DURATION,
+    read_only: bool = False,
 ) -> Resource:
-    """Create an administrator and its first session, or neither; return the session."""
+    """Create an administrator and its first session, or neither; return the session.
+
+    ``duration`` and ``read_only`` as in create_session.
+    """
     account = create_account(caller, appid=appid, administrator=True)
     accountid = account["accountid"]
-    return create_session(caller, accountid, appid=appid, duration=duration)
+    return create_session(
+        caller, accountid, appid=appid, duration=duration, read_only=read_only
+    )
 
 
 def list_accounts(

@@ -169,9 +169,10 @@ def live() -> ResponseReturnValue:
 
 
 def read_caller(parameter: str | None = None) -> SessionCaller:
-    """Return the caller of the request. Raises invalid-appid or sign-in-required.
+    """Return the caller of the request, who may send its method.
 
-    ``parameter``: the one that names what the request is about, which is logged.
+    ``parameter``: the one that names what the request is about, which is logged. Raises
+    invalid-appid, sign-in-required or read-only-token.
     """
     environ = request.environ  # gunicorn.conf.py logs the names that are set here
     if parameter:
@@ -187,6 +188,8 @@ def read_caller(parameter: str | None = None) -> SessionCaller:
     environ["profiles.session"] = caller.sessionid
     if caller.reason:
         raise ServiceError("sign-in-required", reason=caller.reason)
+    if caller.read_only and request.method not in ("GET", "HEAD"):
+        raise ServiceError("read-only-token")
     return caller
 
 

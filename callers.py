@@ -36,6 +36,7 @@ class SessionCaller:
     administrator: bool
     appid: str
     sessionid: str
+    read_only: bool  # whether the token can send GET and HEAD requests alone
     reason: str | None  # why the session is over: ended or expired
 
 
@@ -47,14 +48,17 @@ class Operator:
 
 
 OPERATOR = Operator()
+READ_ONLY_PREFIX = "ro_"  # of a token that can only read
 
 
 def find_caller(authorization: str | None, appid: str) -> SessionCaller | None:
     """Return the caller whose token an Authorization header has, or None."""
-    bearer = re.fullmatch("(?i:bearer) +([0-9a-f]{64})", authorization or "")
+    pattern = f"(?i:bearer) +(({READ_ONLY_PREFIX})?[0-9a-f]{{64}})"
+    bearer = re.fullmatch(pattern, authorization or "")
     if not bearer:
         return None
-    token_hash = sha256(bearer[1].encode()).hexdigest()
+    token, prefix = bearer.groups()
+    token_hash = sha256(token.encode()).hexdigest()
     row = select_by_token(appid=appid, token_hash=token_hash).fetchone()
     if not row:
         return None
@@ -64,7 +68,14 @@ def find_caller(authorization: str | None, appid: str) -> SessionCaller | None:
         reason = "ended"
     elif expires_at <= current_timestamp():
         reason = "expired"
-    return SessionCaller(accountid, bool(administrator), appid, sessionid, reason)
+    return SessionCaller(
+        accountid=accountid,
+        administrator=bool(administrator),
+        appid=appid,
+        sessionid=sessionid,
+        read_only=bool(prefix),
+        reason=reason,
+    )
 
 
 @built_once

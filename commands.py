@@ -105,6 +105,9 @@ def duration_option(default: int) -> Callable[..., Any]:
 appid_option = click.option(
     "--appid", help="The application id, by default the service's own."
 )
+read_only_option = click.option(
+    "--read-only", is_flag=True, help="Let the token send only GET and HEAD requests."
+)
 key_option = click.option(
     "--key",
     metavar="USER_ID",
@@ -163,8 +166,9 @@ def show_account_command(
 @accountid_argument
 @appid_option
 @duration_option(DEFAULT_DURATION)
+@read_only_option
 def create_session_command(
-    accountid: str, appid: str | None, duration: int
+    accountid: str, appid: str | None, duration: int, read_only: bool
 ) -> Resource:
     """Create a session and print it with its token.
 
@@ -173,19 +177,26 @@ def create_session_command(
 
     Example: flask create-session acct_9b1d4e6f8a2c7035 --duration 3600
     """
-    return sessions.create_session(OPERATOR, accountid, appid=appid, duration=duration)
+    return sessions.create_session(
+        OPERATOR, accountid, appid=appid, duration=duration, read_only=read_only
+    )
 
 
 @command(cls=CreatingCommand)
 @appid_option
 @duration_option(MAXIMUM_DURATION)
-def create_administrator_command(appid: str | None, duration: int) -> Resource:
+@read_only_option
+def create_administrator_command(
+    appid: str | None, duration: int, read_only: bool
+) -> Resource:
     """Create an administrator and print its first token.
 
     This prints a session, which contains the token. Store the token, because it won't
     be shown again. If you repeat the command, it creates another administrator.
     """
-    return accounts.create_administrator(OPERATOR, appid=appid, duration=duration)
+    return accounts.create_administrator(
+        OPERATOR, appid=appid, duration=duration, read_only=read_only
+    )
 
 
 @command()

@@ -11,6 +11,7 @@ import peewee
 import rows
 from callers import (
     OPERATOR,
+    READ_ONLY_PREFIX,
     Caller,
     get_own,
     require_administrator,
@@ -40,11 +41,13 @@ def create_session(
     *,
     appid: str | None = None,
     duration: int | str | None = None,
+    read_only: bool = False,
 ) -> Resource:
     """Store a new session of an account and return it with its token.
 
     ``duration``: 1 to 31536000 seconds, by default 28800; the operator's can be longer.
-    The token is returned only here.
+    ``read_only``: whether the token can send GET and HEAD requests alone. The token is
+    returned only here.
     """
     appid = require_administrator(caller, appid)
     account = lock_account(caller, accountid, appid)
@@ -52,7 +55,7 @@ def create_session(
         duration = DEFAULT_DURATION
     maximum = MAX_INT32 if caller is OPERATOR else MAXIMUM_DURATION
     seconds = parse_number("duration", duration, minimum=1, maximum=maximum)
-    token = token_hex(32)
+    token = (READ_ONLY_PREFIX if read_only else "") + token_hex(32)
     values = {
         "sessionid": new_identifier(Session.PREFIX),
         "appid": appid,
