@@ -134,15 +134,17 @@ def require_own_account(
 ) -> tuple[str, str]:
     """Return a call's application and account, if the account is the caller's own.
 
-    The caller's own isn't looked up: if it was deleted, lists are empty, and
-    rows.insert() raises invalid-accountid. Any other account is looked up by get_own(),
-    which lets only the operator have it.
+    The operator may use any account that exists. Raises invalid-appid,
+    invalid-accountid or invalid-account.
     """
     appid = resolve_appid(appid)
-    if accountid is None or not is_own(caller, accountid, appid):
-        account = get_own(Account, caller, accountid, appid, for_update=for_update)
-        accountid = account["accountid"]
-    return appid, accountid
+    if accountid and is_own(caller, accountid, appid):
+        # Not looked up. If it was just deleted, lists are empty, and insert() fails.
+        return appid, accountid
+    account = rows.get_row(Account, accountid, appid, for_update=for_update)
+    if caller is not OPERATOR:
+        raise ServiceError("invalid-account")
+    return appid, account["accountid"]
 
 
 def get_own(

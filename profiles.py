@@ -197,9 +197,9 @@ def lock_own_profile(
 
     Return both as they are committed.
     """
-    accountid = get_own(Profile, caller, profileid, appid)["accountid"]
-    account = rows.find_row(Account, accountid, for_update=True)
+    profile = get_own(Profile, caller, profileid, appid)
+    account = rows.find_row(Account, profile["accountid"], for_update=True)
     if not account:  # it was just deleted, with its profiles
         raise ServiceError("invalid-profileid", 404)
-    profile = get_own(Profile, caller, profileid, appid, for_update=True)
+    profile = rows.get_row(Profile, profileid, account["appid"], for_update=True)
     return account, profile
