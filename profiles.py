@@ -33,24 +33,19 @@ def update_profile(
     the values; otherwise profile-changed is raised.
     """
     expected = [if_match] if isinstance(if_match, str) else if_match
-    for_update = False
-    while True:
-        profile = get_own(Profile, caller, profileid, appid, for_update=for_update)
-        values = load_profile(body, user_profile_fields, creating=False)
-        changes = to_columns(values, profile["fields"])
-        if is_expected(profile, expected):
-            updated = rows.replace_profile(profile, changes)
-            if updated:
-                return Profile.to_resource(updated)
-        elif for_update:
-            break
+    profile = get_own(Profile, caller, profileid, appid)
+    values = load_profile(body, user_profile_fields, creating=False)
+    updated = None
+    if is_expected(profile, expected):
+        updated = replace_values(profile, values)
+    while not updated:
         # Another request has changed the profile, or a transaction of the caller's own
         # has read an older one: read it as it is committed.
-        for_update = True
-    resource = Profile.to_resource(profile)
-    if Profile.to_resource(profile | changes) != resource:
-        raise ServiceError("profile-changed")
-    return resource
+        profile = get_own(Profile, caller, profileid, appid, for_update=True)
+        if not is_expected(profile, expected):
+            return require_values(profile, values)
+        updated = replace_values(profile, values)
+    return Profile.to_resource(updated)
 
 
 def is_expected(profile: Row, expected: list[str] | None) -> bool:
@@ -58,6 +53,20 @@ def is_expected(profile: Row, expected: list[str] | None) -> bool:
     if expected is None:
         return True
     return profile["updatedAt"] in [normalize_timestamp(text) for text in expected]
+
+
+def replace_values(profile: Row, values: Row) -> Row | None:
+    """Store values; return the profile, or None if it has changed since it was read."""
+    return rows.replace_profile(profile, to_columns(values, profile["fields"]))
+
+
+def require_values(profile: Row, values: Row) -> Resource:
+    """Return the profile if it already has all the values. Raises profile-changed."""
+    resource = Profile.to_resource(profile)
+    changes = to_columns(values, profile["fields"])
+    if Profile.to_resource(profile | changes) != resource:
+        raise ServiceError("profile-changed")
+    return resource
 
 
 @retry_on_conflict
