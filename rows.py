@@ -126,24 +126,27 @@ def new_row(model: ModelType, values: Row) -> Row:
     return {name: values.get(name) for name in model._meta.sorted_field_names}
 
 
-def insert(model: ModelType, row: Row) -> Created:
+def insert(model: ModelType, row: Row, *, tries: int = INSERT_TRIES) -> Created:
     """Store a new_row(), and return it; if its identifier exists, return that row.
 
     Raises invalid-accountid if the account of a profile or a session was just deleted.
     """
-    for _ in range(INSERT_TRIES):
-        try:
-            insert_row(model, **row)
-            return Created(model.to_resource(row), is_new=True)
-        except peewee.IntegrityError as error:
-            existing = find_existing(model, row)
-            if existing:
-                return existing
-            collision = error
+    try:
+        insert_row(model, **row)
+        return Created(model.to_resource(row), is_new=True)
+    except peewee.IntegrityError:
+        # As it is committed: a transaction of the caller's own may read older rows.
+        existing = find_row(model, row[model.KEY], for_update=True)
+        if existing:
+            is_new = was_sent_again(row, existing)
+            return Created(model.to_resource(existing), is_new=is_new)
+        if model is not Account:  # its account may just have been deleted
+            get_row(Account, row["accountid"], row["appid"], for_update=True)
+        if tries == 1:
+            raise
         # Another process has just stored a row with the same id, or the row with this
         # identifier was just deleted.
-        row = new_row(model, row)
-    raise collision
+        return insert(model, new_row(model, row), tries=tries - 1)
 
 
 @built_once
@@ -151,18 +154,10 @@ def insert_row(model: ModelType, /, **row: str | int | bool | None) -> peewee.Qu
     return model.insert(row)
 
 
-def find_existing(model: ModelType, row: Row) -> Created | None:
-    """Return the row whose identifier made an INSERT fail, or None.
+def was_sent_again(row: Row, existing: Row) -> bool:
+    """Return whether an INSERT failed because it had already stored its row.
 
-    If its id is that of the INSERT, too, the connection was lost, and Peewee has sent
-    the INSERT again, so the row is new. Accounts have no id, but they are stored in a
-    transaction, in which Peewee sends nothing again. Raises what insert() raises.
+    If the connection is lost, Peewee sends a statement again, but not in a transaction,
+    in which accounts are stored, which have no id.
     """
-    # As it is committed: a transaction of the caller's own may read older rows.
-    existing = find_row(model, row[model.KEY], for_update=True)
-    if existing:
-        is_new = "id" in row and existing["id"] == row["id"]
-        return Created(model.to_resource(existing), is_new=is_new)
-    if model is not Account:
-        get_row(Account, row["accountid"], row["appid"], for_update=True)
-    return None
+    return "id" in row and existing["id"] == row["id"]
