@@ -18,7 +18,7 @@ import sessions
 from callers import SessionCaller, find_caller, resolve_appid
 from errors import ServiceError
 from formats import MULTIPART, URLENCODED, is_identifier
-from lists import BATCH, MAX_ROWS, Page, walk
+from lists import BATCH, Page, walk
 from models import MODELS, Resource, check_tables
 from openapi import VERSION
 from outages import is_outage, log_error, redact
@@ -29,7 +29,6 @@ View = Callable[[], ResponseReturnValue]
 
 PAGING = ("all", "limit", "offset", "after")  # parameters that each list has
 PREFIXES = {model.KEY: model.PREFIX for model in MODELS}
-MAX_OWN_ROWS = 1_000  # of a page of a user's own list; an administrator may read more
 BLUEPRINTS: list[Blueprint] = []
 
 
@@ -79,13 +78,13 @@ def find_own_profile() -> ResponseReturnValue:
 
 @endpoint("GET", "/api/user/profiles")
 def list_own_profiles() -> ResponseReturnValue:
-    return send_list(profiles.list_own_profiles, "accountid", maximum=MAX_OWN_ROWS)
+    return send_list(profiles.list_own_profiles, "accountid", limited=True)
 
 
 @endpoint("GET", "/api/user/sessions")
 def list_own_sessions() -> ResponseReturnValue:
     filters = "accountid", "active"
-    return send_list(sessions.list_own_sessions, *filters, maximum=MAX_OWN_ROWS)
+    return send_list(sessions.list_own_sessions, *filters, limited=True)
 
 
 @endpoint("PATCH", "/api/user/set-default-profile")
@@ -280,18 +279,19 @@ def creation_status(created: Created) -> int:
 
 
 def send_list(
-    operation: Callable[..., Page | None], *filters: str, maximum: int = MAX_ROWS
+    operation: Callable[..., Page | None], *filters: str, limited: bool = False
 ) -> ResponseReturnValue:
     """Return a page of what an operation lists or, with ``all``, all of it.
 
-    ``filters``: the parameters that the list has in addition to PAGING. ``maximum``:
-    how many rows a page has at most.
+    ``filters``: the parameters that the list has in addition to PAGING. ``limited``:
+    whether a page has few rows, so that a user's token can't fill the memory.
     """
     caller = read_caller("accountid")
     refuse_unknown_parameters(*filters, *PAGING)
     query = request.args.to_dict()
     arguments: dict[str, Any] = {name: query.get(name) for name in filters}
     arguments["after"] = query.get("after")
+    arguments["limited"] = limited
     if query.get("all"):
         page = operation(caller, appid=caller.appid, limit=BATCH, **arguments)
         chunks = read_in_turns(json_chunks(page))
@@ -299,7 +299,7 @@ def send_list(
     # An empty limit or offset counts as not given.
     arguments["limit"] = query.get("limit") or None
     arguments["offset"] = query.get("offset") or None
-    page = operation(caller, appid=caller.appid, maximum=maximum, **arguments)
+    page = operation(caller, appid=caller.appid, **arguments)
     response = current_app.json.response(page)
     if page and page.next_after:
         response.headers["Link"] = link_after(page.next_after)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
+import orjson
 import peewee
 from flask import current_app
 from peewee import JOIN, SQL
@@ -36,6 +37,7 @@ from rows import find_row, is_in_scope, to_rows
 
 MAX_ROWS = MAX_INT64 - 1  # because one more row is read
 BATCH = 100  # how many rows are read at once to list all of them
+MAX_BYTES = 2**20  # the JSON of a limited page
 Position = str | int
 NewestFirst = type[Profile] | type[Session]
 
@@ -48,6 +50,7 @@ class Listing:
     ``email``: only profiles that have this address, ignoring the case of ASCII letters.
     ``active``: only sessions that neither ended nor expired.
     ``position``: only rows after it.
+    ``limited``: a page has at most BATCH rows and MAX_BYTES, but at least one row.
     """
 
     model: ModelType
@@ -56,6 +59,7 @@ class Listing:
     email: str | None = None
     active: bool = False
     position: Position | None = None
+    limited: bool = False
 
 
 class Page(list[Resource]):
@@ -80,16 +84,16 @@ class Paging:
     """The keyword arguments of each list, which say what part of it is read.
 
     ``limit``: the maximum number of rows, by default PAGE_SIZE. ``offset``: how many
-    are skipped. Both are numbers, or strings of digits. ``maximum``: a larger limit
-    counts as this. ``after``: only the rows after this identifier or position.
-    ``all``: if it is true, all rows, whatever the limit and offset.
+    are skipped. Both are numbers, or strings of digits. ``limited``: as in Listing.
+    ``after``: only the rows after this identifier or position. ``all``: if it is true,
+    all rows, whatever the limit and offset.
     """
 
     limit: int | str | None = None
     offset: int | str | None = None
     after: str | None = None
     all: object = None
-    maximum: int = MAX_ROWS
+    limited: bool = False
 
 
 def read_list(listing: Listing, paging: Paging) -> Page | None:
@@ -102,12 +106,15 @@ def read_list(listing: Listing, paging: Paging) -> Page | None:
         return Page(chain.from_iterable(walk(first)), None) or None
     limit, offset = current_app.config["PAGE_SIZE"], 0
     if paging.limit is not None:
-        limit = min(parse_number("limit", paging.limit), paging.maximum)
+        limit = parse_number("limit", paging.limit)
     if paging.offset is not None:
         offset = parse_number("offset", paging.offset)
     if paging.after:
         listing = replace(listing, position=find_position(listing, paging.after))
-    return read_page(listing, limit, offset) or None
+    if paging.limited:
+        listing = replace(listing, limited=True)
+    maximum = BATCH if paging.limited else MAX_ROWS
+    return read_page(listing, min(limit, maximum), offset) or None
 
 
 def walk(page: Page | None) -> Iterator[Page]:
@@ -144,6 +151,8 @@ def read_page(listing: Listing, limit: int, offset: int = 0) -> Page:
         matching = islice(search(listing, max(size, BATCH)), offset, None)
         found = list(islice(matching, size))
     page = found[:limit]
+    if listing.limited:
+        page = shorten(page)
     if listing.model is Account:
         key = "accountid"
         resources = [to_account(row, row["profile"]) for row in page]
@@ -151,9 +160,19 @@ def read_page(listing: Listing, limit: int, offset: int = 0) -> Page:
         key = "id"
         resources = [listing.model.to_resource(row) for row in page]
     rest = None
-    if page and len(found) > limit:
+    if page and len(found) > len(page):
         rest = replace(listing, position=page[-1][key])
     return Page(resources, rest)
+
+
+def shorten(rows: list[Row]) -> list[Row]:
+    """Return the first rows, whose JSON has at most MAX_BYTES, or the first one.
+
+    To encode rows once more takes a twentieth of the time in which they were read.
+    """
+    while len(rows) > 1 and len(orjson.dumps(rows)) > MAX_BYTES:
+        rows = rows[: len(rows) // 2]
+    return rows
 
 
 def search(listing: Listing, size: int) -> Iterator[Row]:

@@ -4,8 +4,10 @@ import re
 import time
 from functools import partial
 
+import orjson
 import pytest
 from service import (
+    PROFILES,
     SESSIONS,
     assert_error,
     at_once,
@@ -85,22 +87,54 @@ def test_a_cursor_is_a_row_of_this_listing(user, administrator, more):
     assert_error(administrator.get(path), 400, "invalid-after")
 
 
-@pytest.mark.parametrize("limit", [1_001, 2**63 - 1])
+def next_page(client, page):
+    return client.get(re.fullmatch('<(.+)>; rel="next"', page.headers["Link"])[1])
+
+
+@pytest.mark.parametrize("limit", [101, 2**63 - 1, None])
 @pytest.mark.parametrize(
     "model, list_own", [(Profile, list_own_profiles), (Session, list_own_sessions)]
 )
-def test_a_page_of_an_own_list_has_1000_rows_at_most(app, user, model, list_own, limit):
+def test_a_page_of_an_own_list_has_100_rows_at_most(make_app, model, list_own, limit):
     """Over HTTP, where a user could let the service read any number into memory."""
-    fill(model, user.appid, 1_002, accountid=user.accountid)
-    rows = list_own(user.caller, user.accountid, all=True)
-    assert list_own(user.caller, user.accountid, limit=limit) == rows[:limit]
+    app = make_app(PAGE_SIZE=101)
+    user = sign_in(app)
+    fill(model, user.appid, 102, accountid=user.accountid)
+    with app.app_context():
+        rows = list_own(user.caller, user.accountid, all=True)
+        page = list_own(user.caller, user.accountid, limit=limit)
+    assert page == rows[: limit or 101]
     path = own(f"/api/user/{model._meta.table_name}s", user)
-    page = user.get(f"{path}&limit={limit}")
-    assert page.json == rows[:1_000]
-    following = re.fullmatch('<(.+)>; rel="next"', page.headers["Link"])[1]
-    assert user.get(following).json == rows[1_000:]
+    page = user.get(f"{path}&limit={limit or ''}")
+    assert page.json == rows[:100]
+    assert next_page(user, page).json == rows[100:]
     assert user.get(f"{path}&limit={limit}&all=1").json == rows
     assert_error(user.get(f"{path}&limit={2**63}"), 400, "invalid-limit")
+
+
+@pytest.mark.parametrize(
+    "text, counts",
+    [
+        pytest.param("x" * 65_000, [10, 15, 15], id="65-KB"),
+        pytest.param("\1" * 200_000, [1, 1], id="longer-than-a-page-as-JSON"),
+    ],
+)
+def test_a_page_of_long_own_rows_ends_at_a_megabyte(user, administrator, text, counts):
+    """So what many slow clients of one user wait for fits into the memory."""
+    fill(Profile, user.appid, sum(counts), accountid=user.accountid)
+    Profile.update(location=text).where(Profile.appid == user.appid).execute()
+    rows = list_own_profiles(user.caller, user.accountid, limit=100)
+    path = own(OWN_PROFILES, user)
+    pages = [user.get(f"{path}&limit=100")]
+    while "Link" in pages[-1].headers:
+        pages.append(next_page(user, pages[-1]))
+    assert [len(page.json) for page in pages] == counts
+    assert sum([page.json for page in pages], []) == rows
+    chunks = [*user.get(f"{path}&all=1").iter_encoded()]
+    assert [chunk.count(b'"updatedAt"') for chunk in chunks] == [*counts, 0]
+    assert orjson.loads(b"".join(chunks)) == rows
+    of_account = f"{PROFILES}?accountid={user.accountid}"
+    assert administrator.get(f"{of_account}&limit=100").json == rows
 
 
 def test_set_default_profile(reader):
