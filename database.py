@@ -151,9 +151,9 @@ class SQLite(Connections, peewee.SqliteDatabase):
         """Return what to select from: SQLite itself chooses the right index."""
         return model
 
-    def ignore_case(self, column: peewee.Field) -> peewee.Node:
-        """Return a column that is compared without the case of ASCII letters."""
-        return column.collate("NOCASE")
+    def is_address(self, column: peewee.Field, email: Any) -> peewee.Expression:
+        """Return the condition that a column has an address, ignoring ASCII case."""
+        return column.collate("NOCASE") == email
 
     def begin(self, lock_type: str = "IMMEDIATE") -> None:
         """Begin a transaction; wait for other writers now, not at the first write."""
@@ -236,9 +236,18 @@ class MySQL(Connections, ReconnectMixin, peewee.MySQLDatabase):
         """
         return peewee.NodeList((model, peewee.SQL(f"FORCE INDEX ({index})")))
 
-    def ignore_case(self, column: peewee.Field) -> peewee.Node:
-        """Return the column itself: its collation ignores case, and also accents."""
-        return column
+    def is_address(self, column: peewee.Field, email: Any) -> peewee.Expression:
+        """Return the condition that a column has an address, ignoring case.
+
+        The collation of the column and of its index also ignores accents. So the bytes
+        are compared, too, as text in latin1, in which each byte is a character.
+        """
+        latin1 = peewee.SQL("USING latin1")
+        found, wanted = [
+            peewee.fn.CONVERT(peewee.NodeList((text.cast("BINARY"), latin1)))
+            for text in (column, email)
+        ]
+        return (column == email) & (found.collate("latin1_swedish_ci") == wanted)
 
 
 Engine = SQLite | MySQL

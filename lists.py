@@ -176,7 +176,10 @@ def shorten(rows: list[Row]) -> list[Row]:
 
 
 def search(listing: Listing, size: int) -> Iterator[Row]:
-    """Yield the profiles that have an address; read ``size`` candidates at a time."""
+    """Yield the profiles that have an address; read ``size`` candidates at a time.
+
+    Few candidates have another one: SQLite, for example, ignores what follows a NUL.
+    """
     if not matches("[^\ud800-\udfff]+", listing.email):
         return  # no database can store a surrogate
     email = lower_ascii(listing.email)
@@ -290,15 +293,14 @@ def select_by_email(
 ) -> peewee.Query:
     """Select profiles that may have an address, newest first.
 
-    The index of each column finds them; MySQL's also ignores accents. Each column has
-    its own SELECT, because MariaDB uses no index for an OR with ORDER BY, and its own
-    LIMIT, because many profiles can share an address.
+    Each column has its own SELECT, because MariaDB uses no index for an OR with ORDER
+    BY, and its own LIMIT, because many profiles can share an address.
     """
     by_contact_email, by_display_email = [
         Profile.select()
         .from_(db.force_index(Profile, f"profile_appid_{column}"))
         .where(is_in_scope(Profile, appid, accountid), Profile.id < position)
-        .where(db.ignore_case(getattr(Profile, column)) == email)
+        .where(db.is_address(getattr(Profile, column), email))
         .order_by(Profile.id.desc())
         .limit(limit)
         for column in EMAILS
