@@ -51,7 +51,6 @@ class Command(click.Command):
     creates_database = False
 
     def invoke(self, ctx: click.Context) -> None:
-        db.connect_params.update(db.unlimited)
         try:
             connect(self.creates_database)
             result = super().invoke(ctx)
@@ -81,7 +80,7 @@ def connect(creates_database: bool) -> None:
     if is_missing and not creates_database:
         reason = "no such file; check DATABASE_URL, or run flask init-db"
         raise CommandError(f"{db.database}: {reason}")
-    db.execute_sql("SELECT 1")  # the first connection creates the tables
+    db.lift_limits()  # the first connection also creates the tables
     if is_missing:
         click.echo(f"Created a new database, {db.database}", err=True)
 

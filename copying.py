@@ -5,10 +5,11 @@ from contextlib import closing
 from typing import Any
 
 from config import DatabaseURL
-from database import ENGINES, Engine, db, select_batches
+from database import ENGINES, Engine, db
 from errors import CommandError
 from models import MODELS, ModelType, add_missing, create_tables
 from outages import DATABASE_ERRORS, describe_error, describe_failure
+from rows import select_batches
 
 
 def count_rows() -> int:
@@ -23,9 +24,9 @@ def copy_database(url: DatabaseURL) -> Iterator[tuple[str, int]]:
     rows are stored at the end of the iteration. Raises CommandError.
     """
     target = ENGINES[url.engine](url)
-    target.connect_params.update(target.unlimited)
     try:
         with closing(target):
+            target.lift_limits()
             if url.engine == "sqlite":
                 # In WAL mode, nothing would report a disk that is full when the last
                 # connection moves the rows from the -wal file into the database.

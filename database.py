@@ -12,7 +12,7 @@ Any other outage is raised, and the response to a request is 503.
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, wraps
 from pathlib import Path
@@ -20,7 +20,6 @@ from threading import local
 from typing import Any, ParamSpec, TypeVar
 
 import peewee
-import pymysql
 from playhouse.shortcuts import ReconnectMixin
 
 from config import DatabaseURL
@@ -70,8 +69,10 @@ db: Any = peewee.DatabaseProxy()  # the database of the process
 class Connections(peewee.Database):
     """A mixin for databases: how a thread's connection is opened, and when it's closed.
 
-    Connections call ``prepare`` until it has succeeded once.
+    A new connection calls ``prepare``, until one of these calls has succeeded.
     """
+
+    unlimited: dict[str, Any] = {}  # connect_params without a limit on statements
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -80,11 +81,9 @@ class Connections(peewee.Database):
         self.expired_at = 0.0  # time.monotonic() of the last expire()
 
     def connect(self, reuse_if_open: bool = False) -> bool:
-        """Connect, and prepare the database if that hasn't been done yet."""
+        """Connect as Peewee does, but without a lock: a server may hang."""
         if not self.is_closed():
             return super().connect(reuse_if_open)
-        # Not in _connect(), which Peewee calls under a lock: while a server hangs, each
-        # thread would wait for those before it.
         self.opened.connection = self.open_connection()
         self.opened.at = time.monotonic()
         try:
@@ -100,7 +99,7 @@ class Connections(peewee.Database):
     def open_connection(self) -> Any:
         return super()._connect()
 
-    def _connect(self) -> Any:
+    def _connect(self) -> Any:  # Peewee calls this while it holds a lock
         return self.opened.connection
 
     def discard(self) -> None:
@@ -115,12 +114,17 @@ class Connections(peewee.Database):
     def close_if_stale(self) -> None:
         """Close the thread's connection if it has expired, or is too old.
 
-        The address of the server may be another server's by now, while the old one
-        goes on as a replica, which nobody writes to.
+        Its server may have become a replica, while the address is another server's.
         """
         oldest = max(self.expired_at, time.monotonic() - CONNECTION_SECONDS)
         if not self.is_closed() and self.opened.at < oldest:
             self.discard()
+
+    def lift_limits(self) -> None:
+        """Let statements take any time, if the server responds to a first one."""
+        self.execute_sql("SELECT 1")
+        self.close()
+        self.connect_params.update(self.unlimited)
 
 
 class SQLite(Connections, peewee.SqliteDatabase):
@@ -128,7 +132,6 @@ class SQLite(Connections, peewee.SqliteDatabase):
 
     readers = 2  # threads of a process that run requests: those that only read,
     writers = 1  # and others, of which SQLite can run only one at a time
-    unlimited: dict[str, Any] = {}  # connect_params of commands: no limit on statements
     snapshot = "DEFERRED"  # for db.atomic(): reads as of one moment, without a lock
     add_email_index = """CREATE INDEX profile_appid_{0}
         ON profile (appid, {0} COLLATE NOCASE) WHERE {0} IS NOT NULL"""
@@ -223,8 +226,6 @@ class MySQL(Connections, ReconnectMixin, peewee.MySQLDatabase):
     def open_connection(self) -> Any:
         try:
             return super().open_connection()
-        except pymysql.Error as error:
-            raise peewee.OperationalError(error, *error.args) from error
         except RuntimeError as error:  # a login plugin needs another package
             raise peewee.OperationalError(PLUGIN_CANNOT_LOAD, str(error)) from error
 
@@ -327,19 +328,3 @@ def retry_on_conflict(function: Callable[P, T]) -> Callable[P, T]:
 def transaction(function: Callable[P, T]) -> Callable[P, T]:
     """Decorate a function: run it in a transaction, again after a conflict."""
     return retry_on_conflict(db.atomic()(function))
-
-
-def select_batches(
-    query: "peewee.ModelSelect[Any]", size: int
-) -> Iterator[list[tuple[Any, ...]]]:
-    """Yield the rows of a query as the driver's tuples, as lists of up to ``size``.
-
-    They are in the order of the primary key, which the query must select first. Each
-    list is read by its own statement, so memory use does not grow with their number.
-    """
-    key = query.model._meta.primary_key
-    batch = query.order_by(key).limit(size)
-    rows = db.execute(batch).fetchall()
-    while rows:
-        yield rows
-        rows = db.execute(batch.where(key > rows[-1][0])).fetchall()

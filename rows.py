@@ -1,6 +1,6 @@
-"""Find, lock, store and change single rows, without a check of rights."""
+"""Find, lock, store and change rows, without a check of rights."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import peewee
@@ -34,6 +34,22 @@ def to_rows(model: ModelType, selected: Iterable[Sequence[Any]]) -> list[Row]:
     """Return as rows the tuples that a query of all columns of a model selected."""
     names = model._meta.sorted_field_names
     return [dict(zip(names, values, strict=True)) for values in selected]
+
+
+def select_batches(
+    query: "peewee.ModelSelect[Any]", size: int
+) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield the rows of a query as the driver's tuples, as lists of up to ``size``.
+
+    They are in the order of the primary key, which the query must select first. Each
+    list is read by its own statement, so memory use does not grow with their number.
+    """
+    key = query.model._meta.primary_key
+    batch = query.order_by(key).limit(size)
+    rows = db.execute(batch).fetchall()
+    while rows:
+        yield rows
+        rows = db.execute(batch.where(key > rows[-1][0])).fetchall()
 
 
 def get_row(

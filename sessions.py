@@ -18,7 +18,7 @@ from callers import (
     require_operator,
     require_own_account,
 )
-from database import retry_on_conflict, select_batches, transaction
+from database import retry_on_conflict, transaction
 from errors import ServiceError
 from formats import (
     MAX_INT32,
@@ -196,5 +196,5 @@ def batches(condition: peewee.Expression) -> Iterator[peewee.Expression]:
     MySQL locks every row that a change reads.
     """
     ids = Session.select(Session.id).where(condition)
-    for batch in select_batches(ids, 1_000):
+    for batch in rows.select_batches(ids, 1_000):
         yield Session.id.in_([session_id for (session_id,) in batch])

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -279,6 +280,24 @@ def test_the_server_ends_a_statement_before_its_client_gives_up(app, client):
         db.execute_sql(f"SELECT COUNT(*) FROM {columns} a, {columns} b, {columns} c")
     assert is_outage(caught.value)
     assert client.get("/health").status_code == 200
+
+
+@on_mysql
+@pytest.mark.parametrize("words", ["list-administrators", "copy-database {}"])
+def test_a_command_beside_a_server_that_hangs_fails(
+    app, database_url, make_app, monkeypatch, words
+):
+    """When it connects, after the same time as a request; here, that is short."""
+    monkeypatch.setattr(database, "CLIENT_SECONDS", 0.2)
+    monkeypatch.setenv("FLASK_RUN_FROM_CLI", "true")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"mysql://root@127.0.0.1:{listener.getsockname()[1]}/x"
+        is_target = "{}" in words
+        app = make_app(DATABASE_URL=database_url if is_target else url)
+        done = app.test_cli_runner().invoke(args=words.format(url).split())
+    place = "the target" if is_target else "database-unavailable"
+    assert done.exit_code == 1
+    assert done.stderr == f"Error: {place}: OperationalError 2013\n"
 
 
 @on_mysql

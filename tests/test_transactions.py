@@ -20,10 +20,11 @@ from service import (
 
 from accounts import delete_account, find_own_account, set_administrator
 from callers import OPERATOR
-from database import MySQL, db, select_batches
+from database import MySQL, db
 from errors import ServiceError
 from models import Session
 from profiles import create_profile, delete_profile, set_default_profile
+from rows import select_batches
 from sessions import create_session
 
 LEVELS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
