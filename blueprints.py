@@ -18,7 +18,7 @@ import sessions
 from callers import SessionCaller, find_caller, resolve_appid
 from errors import ServiceError
 from formats import MULTIPART, URLENCODED, is_identifier
-from lists import BATCH, Page, walk
+from lists import BATCH, Page, read_page
 from models import MODELS, Resource, check_tables
 from openapi import VERSION
 from outages import is_outage, log_error, redact
@@ -316,8 +316,12 @@ def json_chunks(page: Page | None) -> Iterator[bytes]:
         return
     separator = b"["
     try:
-        for resources in walk(page):
-            yield separator + orjson.dumps(resources)[1:-1]  # without its brackets
+        while page:
+            chunk = separator + orjson.dumps(page)[1:-1]  # without its brackets
+            rest = page.rest
+            del page  # its rows take memory while a slow client reads the chunk
+            yield chunk
+            page = read_page(rest, BATCH) if rest else None
             separator = b","
     except Exception as error:
         code = "database-unavailable" if is_outage(error) else "internal-error"
