@@ -34,7 +34,12 @@ def submit(name: str, function: Callable[..., Any], *args: Any) -> Future[Any]:
     if not executor:  # setdefault(), because another thread may have just added it
         executor = ThreadPoolExecutor(getattr(db, name), name)
         executor = executors.setdefault(name, executor)
-    return executor.submit(call, function, *args)
+    try:
+        return executor.submit(call, function, *args)
+    except RuntimeError:  # the process is about to end, so executors take no calls
+        done: Future[Any] = Future()
+        done.set_result(call(function, *args))
+        return done
 
 
 def call(function: Callable[..., Any], *args: Any) -> Any:
@@ -61,18 +66,12 @@ class TurnMiddleware:
             return self.wsgi(environ, start_response)
         is_read = environ["REQUEST_METHOD"] in ("GET", "HEAD")
         name = "readers" if is_read else "writers"
-        try:
-            response = submit(name, self.wsgi, environ, start_response)
-        except RuntimeError:  # the process is about to end, so no thread is started
-            return self.refuse(environ, start_response)
+        response = submit(name, self.wsgi, environ, start_response)
         try:
             return response.result(WAIT_SECONDS)
         except TimeoutError:
-            if response.cancel():
-                return self.refuse(environ, start_response)
-        return response.result()  # it is running
-
-    def refuse(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+            if not response.cancel():  # a thread runs the app
+                return response.result()
         environ["profiles.no_thread"] = True
         return self.wsgi(environ, start_response)
 
