@@ -31,6 +31,8 @@ PEOPLE = (
 )
 
 commands = Blueprint("commands", __name__, cli_group=None)
+# The commands that create a SQLite database if there is none.
+CREATORS = "create-account create-administrator demo import-users init-db".split()
 # What a command prints after the code of an error.
 EXPLANATIONS = {
     "invalid-account": "it is an administrator; first run set-administrator --off",
@@ -43,16 +45,11 @@ EXPLANATIONS = {
 
 
 class Command(click.Command):
-    """A command that prints what its function returns, and an error as one line.
-
-    The database must exist.
-    """
-
-    creates_database = False
+    """A command that prints what its function returns, and an error as one line."""
 
     def invoke(self, ctx: click.Context) -> None:
         try:
-            connect(self.creates_database)
+            connect(creates_database=self.name in CREATORS)
             result = super().invoke(ctx)
         except ServiceError as error:
             message = f"{error.code}: {EXPLANATIONS.get(error.code, 'refused')}"
@@ -63,18 +60,12 @@ class Command(click.Command):
             print_object(result)
 
 
-class CreatingCommand(Command):
-    """A command that creates a SQLite database if there is none, and says so."""
-
-    creates_database = True
-
-
 def print_object(resource: Resource) -> None:
     """Print an object as JSON, in UTF-8 whatever the locale is."""
     click.echo(json.dumps(resource, ensure_ascii=False).encode())
 
 
-def connect(creates_database: bool) -> None:
+def connect(*, creates_database: bool) -> None:
     """Connect to the database. Report a missing file: the URL may be wrong."""
     is_missing = isinstance(db.obj, SQLite) and not os.path.exists(db.database)
     if is_missing and not creates_database:
@@ -114,7 +105,7 @@ key_option = click.option(
 )
 
 
-@command(cls=CreatingCommand)
+@command()
 @appid_option
 @click.option("--administrator", is_flag=True, help="Make it an administrator.")
 @key_option
@@ -181,7 +172,7 @@ def create_session_command(
     )
 
 
-@command(cls=CreatingCommand)
+@command()
 @appid_option
 @duration_option(MAXIMUM_DURATION)
 @read_only_option
@@ -301,7 +292,7 @@ def purge_sessions_command(days: int) -> Resource:
     return sessions.purge_sessions(OPERATOR, days)
 
 
-@command(cls=CreatingCommand)
+@command()
 def init_db_command() -> Resource:
     """Create missing tables, nullable columns and indexes.
 
@@ -341,7 +332,7 @@ def copy_database_command(database_url: str) -> Resource:
     return {"object": "copy", **counts}
 
 
-@command(cls=CreatingCommand)
+@command()
 @click.argument("file", type=click.File("rb"))
 @appid_option
 @click.pass_context
@@ -378,7 +369,7 @@ def import_users_command(
         ctx.exit(1)
 
 
-@command(cls=CreatingCommand)
+@command()
 def demo_command() -> None:
     """Create a few accounts, and print lines to try them.
 
