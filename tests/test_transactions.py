@@ -23,9 +23,14 @@ from callers import OPERATOR
 from database import MySQL, db
 from errors import ServiceError
 from models import Session
-from profiles import create_profile, delete_profile, set_default_profile
+from profiles import (
+    create_profile,
+    delete_profile,
+    set_default_profile,
+    update_profile,
+)
 from rows import select_batches
-from sessions import create_session
+from sessions import create_session, end_session
 
 LEVELS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
 pytestmark = pytest.mark.parametrize(
@@ -164,6 +169,25 @@ def test_set_default_profile_after_its_deletion(user):
     with pytest.raises(ServiceError, match="^invalid-profileid$"):
         follow(delete, partial(set_default_profile, user.caller, profileid))
     assert find_own_account(user.caller, user.accountid)["profileid"] is None
+
+
+def test_no_read_waits_for_a_write(user):
+    """Each shows what is committed, while another connection changes the rows."""
+    profileid = user.create(named("Ada")).json["profileid"]
+    own = f"accountid={user.accountid}"
+    paths = [
+        f"account?{own}",
+        f"profile?profileid={profileid}",
+        f"profiles?{own}",
+        f"sessions?{own}",
+    ]
+    reads = [partial(user.get, f"/api/user/{path}") for path in paths]
+    before = [read().json for read in reads]
+    with db.atomic():
+        set_default_profile(user.caller, profileid)
+        update_profile(user.caller, profileid, named("Grace"))
+        end_session(OPERATOR, user.session["sessionid"])
+        assert [response.json for response in at_once(*reads)] == before
 
 
 def test_a_copy_is_of_one_moment(empty_database_url, make_app, tmp_path, monkeypatch):
