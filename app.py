@@ -24,7 +24,7 @@ from errors import HTTP_CODES, ServiceError, as_line
 from models import create_tables
 from openapi import description, docs, read_documents
 from outages import DATABASE_ERRORS, is_outage, log_error, redact
-from turns import WAIT_SECONDS, TurnMiddleware, executors
+from turns import TurnMiddleware, executors
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -85,10 +85,11 @@ class OrjsonProvider(JSONProvider):
 
 def check_request() -> None:
     """Refuse a request for which no thread was free, or whose path is malformed."""
-    if "profiles.no_thread" in request.environ:
+    waited = request.environ.get("profiles.waited")
+    if waited:
         # Others take so long, mostly because the database hangs or is locked.
         message = "database unavailable: no thread within %s seconds"
-        current_app.logger.error(message, WAIT_SECONDS)
+        current_app.logger.error(message, waited)
         raise ServiceError("database-unavailable")
     # Flask would redirect an empty path to an address built from the Host header, and
     # would serve "a:/api/…", which a proxy's rule for "/api/" doesn't match.

@@ -52,8 +52,8 @@ class TurnMiddleware:
     """Receives the body of a request, and then has a thread run the app.
 
     The environ then has ``profiles.body``, as receive_body() returns it. If no thread
-    is free within WAIT_SECONDS, it also has ``profiles.no_thread``, and the app refuses
-    the request. ``/live`` needs no such thread, because it uses no database.
+    is free within WAIT_SECONDS, it has these as ``profiles.waited``, too, and the app
+    refuses the request. ``/live`` needs no such thread, because it uses no database.
     """
 
     def __init__(self, wsgi: Callable[..., Iterable[bytes]], max_body: int) -> None:
@@ -72,7 +72,7 @@ class TurnMiddleware:
         except TimeoutError:
             if not response.cancel():  # a thread runs the app
                 return response.result()
-        environ["profiles.no_thread"] = True
+        environ["profiles.waited"] = WAIT_SECONDS
         return self.wsgi(environ, start_response)
 
 

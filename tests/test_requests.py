@@ -442,3 +442,11 @@ def test_a_wrong_token_comes_before_a_wrong_body(client, user, path, make_body, 
     assert response.json == {"object": "error", "message": "sign-in-required"}
     response = user.open(path, method=method, **make_body())
     assert response.json == {"object": "error", "message": code}
+
+
+def test_a_header_that_a_response_already_has_is_not_doubled(make_app):
+    """It may be that of a view or a hook of a host program."""
+    app = make_app()
+    app.add_url_rule("/own", view_func=lambda: ("", {"Cache-Control": "private"}))
+    headers = app.test_client().get("/own").headers
+    assert headers.getlist("Cache-Control") == ["no-store"]
