@@ -199,6 +199,7 @@ def to_account(account: Row, profile: Row | None) -> Resource:
     return resource
 
 
+OwnedModel = type[Profile] | type[Session]  # each row belongs to an account
 ModelType = type[Account] | type[Profile] | type[Session]
 # The table to which others refer comes first.
 MODELS: tuple[ModelType, ...] = (Account, Profile, Session)

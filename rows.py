@@ -11,6 +11,7 @@ from formats import is_identifier, timestamp
 from models import (
     Account,
     ModelType,
+    OwnedModel,
     Profile,
     Resource,
     Row,
@@ -98,6 +99,16 @@ def block_inserts(account: Row) -> None:
     query = Account.select(Account.accountid).from_(index)
     query = query.where(is_in_scope(Account, account["appid"], account["accountid"]))
     query.for_update(db.for_update).execute()
+
+
+def delete_rows(model: OwnedModel, account: Row, limit: int) -> int:
+    """Delete up to ``limit`` profiles or sessions of an account; return how many."""
+    is_of_account = is_in_scope(model, account["appid"], account["accountid"])
+    query = model.select(model.id).where(is_of_account).limit(limit)
+    # As it is committed: a transaction of the caller's own may not see all rows.
+    selected = db.execute(query.for_update(db.for_update)).fetchall()
+    is_selected = model.id.in_([row_id for (row_id,) in selected])
+    return model.delete().where(is_selected).execute()
 
 
 def is_in_scope(

@@ -12,6 +12,7 @@ from service import (
     SESSIONS,
     assert_error,
     at_once,
+    fill,
     named,
     on_mysql,
     repeating,
@@ -21,11 +22,17 @@ from service import (
 from werkzeug.test import create_environ
 
 import formats
-from accounts import create_account, delete_account, set_administrator
+from accounts import (
+    DELETION_BATCH,
+    create_account,
+    delete_account,
+    delete_batch,
+    set_administrator,
+)
 from callers import OPERATOR
 from database import db
 from errors import ServiceError
-from models import Account, Session
+from models import Account, Profile, Session
 from profiles import create_profile, list_profiles
 from sessions import (
     create_session,
@@ -177,6 +184,79 @@ def test_delete_account_that_fails_deletes_nothing(
     monkeypatch.setattr(db.obj, "query_hooks", [fail])
     response = administrator.delete(DELETION + user.accountid)
     assert_error(response, 503, "database-unavailable")
+    assert stored(database_url) == before
+
+
+@pytest.fixture
+def large(app, administrator, database_url):
+    """A user whose account is deleted in three batches, and what is stored without."""
+    before = stored(database_url)
+    user = sign_in(app)
+    user.create(named("Ada", default="true"))
+    fill(Profile, user.appid, 2 * DELETION_BATCH, accountid=user.accountid)
+    return user, before
+
+
+def test_delete_account_that_fails_after_a_batch(
+    administrator, large, database_url, monkeypatch
+):
+    """A large account is then deleted in part, and a repeat deletes the rest."""
+    user, before = large
+    deletions = []
+
+    def fail(event):
+        if event.sql.startswith("DELETE") and "profile" in event.sql:
+            deletions.append(event)
+            if len(deletions) == 2:
+                raise OperationalError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(db.obj, "query_hooks", [fail])
+        response = administrator.delete(DELETION + user.accountid)
+    assert_error(response, 503, "database-unavailable")
+    assert_error(user.create(named("late")), 401, "sign-in-required")
+    (account,) = administrator.get(f"{ACCOUNTS}?accountid={user.accountid}").json
+    assert account["profileid"] is account["profile"] is None
+    left = len(administrator.profiles())
+    assert 0 < left < 2 * DELETION_BATCH
+    deletion = administrator.delete(DELETION + user.accountid).json
+    assert (deletion["profiles"], deletion["sessions"]) == (left, 0)
+    assert stored(database_url) == before
+
+
+def test_what_happens_between_two_batches_of_a_deletion(app, large, database_url):
+    """What is created then is deleted, too, but an administrator's account stays."""
+    user, before = large
+    caller = user.caller
+    delete_batch(OPERATOR, user.accountid, user.appid)
+    set_administrator(OPERATOR, user.accountid)
+    with pytest.raises(ServiceError, match="^invalid-account$"):
+        delete_account(OPERATOR, user.accountid)
+    set_administrator(OPERATOR, user.accountid, off=True)
+    create_profile(caller, user.accountid, named("late", default="true"))
+    create_session(OPERATOR, user.accountid)
+    deletion = delete_account(OPERATOR, user.accountid)
+    assert (deletion["profiles"], deletion["sessions"]) == (DELETION_BATCH + 3, 1)
+    assert stored(database_url) == before
+
+
+def test_delete_account_in_a_transaction_that_is_undone(app, large, database_url):
+    user, _ = large
+    during = stored(database_url)
+    with pytest.raises(KeyError), db.atomic():
+        delete_account(OPERATOR, user.accountid)
+        raise KeyError
+    assert stored(database_url) == during
+
+
+@on_mysql
+def test_delete_account_in_a_transaction_that_has_read(app, large, database_url):
+    """It deletes also what others have committed since."""
+    user, before = large
+    with db.atomic():
+        assert Profile.select().first()
+        at_once(partial(user.create, named("late")))
+        delete_account(OPERATOR, user.accountid)
     assert stored(database_url) == before
 
 
