@@ -73,6 +73,7 @@ class Connections(peewee.Database):
     """
 
     unlimited: dict[str, Any] = {}  # connect_params without a limit on statements
+    deleters = 1  # see turns.py
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -130,8 +131,8 @@ class Connections(peewee.Database):
 class SQLite(Connections, peewee.SqliteDatabase):
     """SQLite in WAL mode, where a commit returns once it is on the disk."""
 
-    readers = 2  # threads of a process that run requests: those that only read,
-    writers = 1  # and others, of which SQLite can run only one at a time
+    readers = 2  # see turns.py
+    writers = 1  # SQLite has one at a time
     snapshot = "DEFERRED"  # for db.atomic(): reads as of one moment, without a lock
     add_email_index = """CREATE INDEX profile_appid_{0}
         ON profile (appid, {0} COLLATE NOCASE) WHERE {0} IS NOT NULL"""
@@ -191,7 +192,7 @@ class MySQL(Connections, ReconnectMixin, peewee.MySQLDatabase):
     identifier exists.
     """
 
-    readers = 4  # enough to overlap waits for the server
+    readers = 4  # see turns.py; enough to overlap waits for the server
     writers = 4
     unlimited = {"read_timeout": None, "init_command": session_settings(0)}
     snapshot = "REPEATABLE READ"  # for db.atomic(): reads as of one moment

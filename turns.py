@@ -3,7 +3,7 @@
 - Many threads of a server wait for clients, but few run the app. These get a request
   when its body is complete, so a slow client occupies none of them.
 - Requests that may write have threads of their own, so one that only reads never waits
-  behind one that waits for a lock.
+  behind one that waits for a lock. So have deletions of accounts, which can be large.
 - Each of these threads keeps a connection to the database, so a process has few.
 
 If more threads ran the app, they would contend for the GIL: 64 serve lists at half the
@@ -20,6 +20,7 @@ from werkzeug.wsgi import get_content_length, get_input_stream
 
 from database import db
 
+DELETION = "/api/administrator/delete-account"  # which can take many seconds
 WAIT_SECONDS = 5  # how long a request waits for a thread, for example while MySQL hangs
 
 # The executors of the process, by their names. A forked process has no threads, so it
@@ -29,7 +30,7 @@ os.register_at_fork(after_in_child=executors.clear)
 
 
 def submit(name: str, function: Callable[..., Any], *args: Any) -> Future[Any]:
-    """Let a thread call a function: one of the ``readers``, or of the ``writers``."""
+    """Let one of the ``readers``, ``writers`` or ``deleters`` call a function."""
     executor = executors.get(name)
     if not executor:  # setdefault(), because another thread may have just added it
         executor = ThreadPoolExecutor(getattr(db, name), name)
@@ -64,8 +65,7 @@ class TurnMiddleware:
         environ["profiles.body"] = receive_body(environ, self.max_body)
         if environ["PATH_INFO"] == "/live":
             return self.wsgi(environ, start_response)
-        is_read = environ["REQUEST_METHOD"] in ("GET", "HEAD")
-        name = "readers" if is_read else "writers"
+        name = choose_threads(environ)
         response = submit(name, self.wsgi, environ, start_response)
         try:
             return response.result(WAIT_SECONDS)
@@ -74,6 +74,14 @@ class TurnMiddleware:
                 return response.result()
         environ["profiles.waited"] = WAIT_SECONDS
         return self.wsgi(environ, start_response)
+
+
+def choose_threads(environ: dict[str, Any]) -> str:
+    """Return the name of the threads that run the app for a request."""
+    if environ["PATH_INFO"] == DELETION:
+        return "deleters"
+    is_read = environ["REQUEST_METHOD"] in ("GET", "HEAD")
+    return "readers" if is_read else "writers"
 
 
 def receive_body(environ: dict[str, Any], max_body: int) -> bytes | None:

@@ -72,6 +72,15 @@ def test_reads_and_writes_do_not_wait_for_each_other(user):
         assert user.create(named("Ada")).status_code == 201
 
 
+def test_writes_do_not_wait_for_deletions(administrator, user):
+    """That of a large account would keep SQLite's only writer for many seconds."""
+    with all_taken("deleters"):
+        assert user.create(named("Ada")).status_code == 201
+    with all_taken("writers"):
+        path = f"{turns.DELETION}?accountid={user.accountid}"
+        assert administrator.delete(path).status_code == 200
+
+
 @BOTH
 def test_a_request_for_which_no_thread_is_free_is_refused(
     app, user, caplog, monkeypatch, name, method
