@@ -37,8 +37,6 @@ preload_app = True  # so that a bad setting prevents the start; it also saves me
 control_socket_disable = True  # nothing uses it
 # Each is an open file. The limit is 1,024 on most systems, and 256 on macOS.
 open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-if open_files == resource.RLIM_INFINITY:
-    open_files = 1_024
 worker_connections = min(open_files, 1_024) - 124
 sendfile = False  # so that gunicorn counts the bytes it sends
 
