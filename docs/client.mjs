@@ -18,7 +18,7 @@ call service.signUp() and service.user() instead of signUp() and new User().
 You identify a user by your own id for the user:
 
     const user = await signUp(userId); // once
-    const user = await new User(userId).signIn(); // each time the user signs in
+    const user = await signIn(userId); // each time the user signs in
     const user = new User(userId, token, sessionid); // in later requests
 
 Store user.token and user.sessionid in your own session. If a call throws
@@ -38,6 +38,7 @@ const FIELDS = `full-name contact-email display-email display-name company-name
 const BODY_NAMES = [...FIELDS, "default", "duration"];
 // A field that the service's settings add, at most 64 characters long.
 const OWN_FIELD = /^x-[a-z0-9]+(-[a-z0-9]+)*$/;
+const ISO_DATE = /^[0-9]{4}-[0-9]{2}-[0-9]{2}$/;
 const PARAMETERS = `accountid profileid sessionid email active limit offset
   after all`.split(/\s+/);
 
@@ -59,9 +60,11 @@ const SETTINGS = {
  * no-answer: there was no response, so there is no status either.
  * not-sent: a setting is missing, or a setting, token or key is malformed.
  * not-stored: the service's settings lack the fields that are named in errors.
- * All other fields were stored.
+ * All other fields were stored: profile is the profile as it is now.
  */
 export class ServiceError extends Error {
+  #profile; // private, so that console.error() doesn't print it
+
   constructor(
     code,
     {
@@ -71,6 +74,7 @@ export class ServiceError extends Error {
       errors = {},
       retryAfter = "",
       detail = "",
+      profile = null,
     } = {},
   ) {
     const parts = [code, detail];
@@ -92,6 +96,12 @@ export class ServiceError extends Error {
     this.errors = errors; // each wrong field's code
     this.retryAfter = retryAfter;
     this.detail = detail; // of no-answer, not-sent, not-stored: what went wrong
+    this.#profile = profile;
+  }
+
+  /** The profile, if the code is not-stored, or null. */
+  get profile() {
+    return this.#profile;
   }
 }
 
@@ -132,7 +142,8 @@ export class Service {
     if (!value) {
       throw new ServiceError("not-sent", { detail: `${shownName} is not set` });
     }
-    if (!SETTINGS[name].test(value)) {
+    const canBeUrl = name !== "url" || URL.canParse(value);
+    if (!canBeUrl || !SETTINGS[name].test(value)) {
       throw new ServiceError("not-sent", { detail: `malformed ${shownName}` });
     }
     return value;
@@ -144,12 +155,12 @@ export class Service {
   /**
    * Send a request and return the response. Throws ServiceError.
    *
-   * If no response arrives, the request is retried once, immediately; after a
-   * 502, 503 or 504, up to four times. The options are the body, the key,
-   * ifMatch and the parameters. Throws TypeError for an unknown field or
-   * parameter, and for an empty parameter, which would count as not sent:
-   * without a sessionid, for example, end-session ends the session of the
-   * token.
+   * If no response arrives, or it is a 502, 503 or 504, the request is retried
+   * up to four times, unless it creates an account or profile without a key: a
+   * repeat would create another one. The options are the body, the key, ifMatch
+   * and the parameters. Throws TypeError for an unknown field or parameter, and
+   * for an empty parameter, which would count as not sent: without a sessionid,
+   * for example, end-session ends the session of the token.
    */
   sendRequest = async (method, path, token, options = {}) => {
     const { body, key, ifMatch, ...query } = options;
@@ -177,28 +188,30 @@ export class Service {
     const timeout = this.#checkSetting("timeout", defaultTimeout);
     const request = { method, query, headers, body: JSON.stringify(body) };
     const deadline = performance.now() + 1000 * Number(timeout);
-    let losses = 0;
-    for (const defaultWait of WAITS) {
-      let wait = defaultWait;
+    const creates = /\/create-(account|profile)$/.test(path);
+    const waits = creates && !("key" in options) ? [] : [...WAITS];
+    let failure = null;
+    while (true) {
       try {
         return await this.#sendOnce(path, deadline, request);
       } catch (error) {
-        if (error.code === "no-answer") {
-          losses += 1;
-          wait = 0;
-        } else if (![502, 503, 504].includes(error.status)) {
+        const isLost = error.code === "no-answer";
+        if (!isLost && ![502, 503, 504].includes(error.status)) {
           throw error;
         }
-        if (/^\d+$/.test(error.retryAfter)) {
-          wait = Number(error.retryAfter);
+        if (!failure || !isLost) {
+          failure = error; // a response says more than none
         }
-        if (losses > 1 || performance.now() + 1000 * wait >= deadline) {
-          throw error;
+        if (waits.length > 0 && /^\d+$/.test(error.retryAfter)) {
+          waits[0] = Number(error.retryAfter);
+        }
+        const [wait = Infinity] = waits;
+        if (performance.now() + 1000 * wait >= deadline) {
+          throw failure;
         }
       }
-      await sleep(1000 * wait);
+      await sleep(1000 * waits.shift());
     }
-    return this.#sendOnce(path, deadline, request);
   };
 
   async #sendOnce(path, deadline, { query, ...request }) {
@@ -211,8 +224,11 @@ export class Service {
     let response;
     let text;
     try {
+      // fetch() closes a connection that was idle for 4 seconds, and tries a
+      // host's next address after a fraction of a second.
       response = await fetch(url, {
         ...request,
+        cache: "no-store", // because a framework may keep what fetch() returns
         redirect: "manual", // because fetch would turn a POST into a GET
         signal: AbortSignal.timeout(milliseconds),
       });
@@ -292,10 +308,20 @@ export class Service {
    * act for that other user.
    */
   signUp = async (userId, duration = DURATION) => {
-    // This throws TypeError before anything is sent.
-    const user = this.user(userId, { duration });
+    this.computeAccountid(userId); // throws TypeError before anything is sent
     await this.administrate("POST", "create-account", { key: userId });
-    return user.signIn();
+    return this.signIn(userId, duration);
+  };
+
+  /**
+   * Start a session of a user who has signed up, and return the User.
+   *
+   * It lasts `duration` seconds, at most a year: use the lifetime of your own
+   * session. Throws ServiceError("invalid-accountid") if the account was
+   * deleted.
+   */
+  signIn = async (userId, duration = DURATION) => {
+    return this.user(userId, { duration }).signIn();
   };
 
   /** Return a User of this service, as new User() does for the environment's. */
@@ -334,6 +360,7 @@ export const {
   accounts,
   profiles,
   signUp,
+  signIn,
   computeAccountid,
 } = ENVIRONMENT;
 
@@ -400,18 +427,25 @@ export function toFields(profile) {
   return fields;
 }
 
+/** Return whether a profile has the value that was sent for a field. */
+function isStored(name, sent, stored = null) {
+  if (name === "dob" && sent && !ISO_DATE.test(sent)) {
+    return stored !== null; // the service has rewritten the date
+  }
+  return stored === (sent || null);
+}
+
 /**
  * Return the profile of a response, in which the fields have been saved.
  *
- * Throws ServiceError("not-stored") if it lacks a value, because the service
+ * Throws ServiceError("not-stored") if it has other values, because the service
  * ignores fields that aren't in its settings.
  */
 function readStored(fields, { status, headers, content: profile }) {
   const stored = toFields(profile);
   const errors = {};
   for (const [name, value] of Object.entries(fields)) {
-    const hasValue = (value ?? "") !== "";
-    if (hasValue && (stored[name] ?? null) === null && name !== "default") {
+    if (name !== "default" && !isStored(name, value, stored[name])) {
       errors[name] = "not-stored";
     }
   }
@@ -421,6 +455,7 @@ function readStored(fields, { status, headers, content: profile }) {
       requestId: headers.get("X-Request-Id"),
       errors,
       detail: "the service's settings lack these fields, the rest was stored",
+      profile,
     });
   }
   return profile;
@@ -440,9 +475,9 @@ async function ignoreCode(code, promise) {
 /**
  * A user who has signed up, identified by your id for the user.
  *
- * Without the `token` and the `sessionid` that you have stored, call signIn()
- * first. The session that it starts lasts `duration` seconds, at most a year:
- * choose how long your own session lasts. `user.accountid` is the id of the
+ * Give the `token` and the `sessionid` that you have stored. If both are
+ * missing, because your own session lost them, calls throw SignedOut. signIn()
+ * starts a session of `duration` seconds. `user.accountid` is the id of the
  * account.
  */
 export class User {
@@ -488,7 +523,8 @@ export class User {
   // An arrow function keeps `this`, so you can pass user.send to walk().
   send = async (method, path, options) => {
     if (!this.token) {
-      throw new TypeError("call signIn() first");
+      const detail = "the User has no token";
+      throw new SignedOut("sign-in-required", { detail });
     }
     const pathOfUser = `user/${path}`;
     return this.#service.sendRequest(method, pathOfUser, this.token, options);
@@ -527,8 +563,9 @@ export class User {
    * nothing is saved, and this throws ServiceError("profile-changed"): show it
    * again.
    *
-   * Throws ServiceError("not-stored"), whose `errors` name them, if fields with
-   * a value aren't in the service's settings. The other fields are stored.
+   * Throws ServiceError("not-stored") if fields that you save or clear aren't
+   * in the service's settings. Its `errors` name them. The other fields are
+   * stored, and its `profile` is the result.
    */
   async saveProfile(fields, profileid = null, ifMatch = null) {
     if (profileid === null) {
@@ -569,6 +606,9 @@ export class User {
    * throws ServiceError("not-stored") for the same reason as saveProfile().
    */
   async createProfile(fields, key) {
+    if (key === undefined || key === null) {
+      throw new TypeError("key has no value");
+    }
     const options = { accountid: this.accountid, key, body: fields };
     const reply = await this.send("POST", "create-profile", options);
     return reply.status === 201 ? readStored(fields, reply) : reply.content;

@@ -23,7 +23,7 @@ host of your PROFILES_URL:
 You identify a user by your own id for the user:
 
     user = sign_up(user_id)  # once
-    user = User(user_id)  # each time the user signs in
+    user = sign_in(user_id)  # each time the user signs in
     user = User(user_id, token, sessionid)  # in later requests
 
 Store user.token and user.sessionid in your own session. If a call raises SignedOut, end
@@ -31,10 +31,13 @@ your own session too, and show your sign-in page. Threads and forked processes c
 this module, each with its own User.
 """
 
-from __future__ import annotations  # because Unpack is imported only for type checkers
+from __future__ import annotations
 
 import os
 import re
+import socket
+import sys
+import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, field
@@ -43,22 +46,37 @@ from hashlib import sha256
 from http.cookiejar import DefaultCookiePolicy
 from secrets import token_hex
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypedDict, TypeVar, overload
 from urllib.parse import parse_qsl
 
 import requests
 from requests import Response
 from requests.adapters import HTTPAdapter
+from urllib3.connection import HTTPConnection
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+else:  # for typing.get_type_hints(); Python 3.10 has no Unpack, but anything will do
+    Unpack = getattr(typing, "Unpack", list)
 
 __version__ = "6.1.0"  # of the service that this file comes with
 
 DURATION = 2_592_000  # seconds that a user's session lasts: 30 days
 WAITS = (0, 1, 2, 4)  # seconds before each retry, if the response has no Retry-After
 TRY_SECONDS = 15  # seconds to wait for one response
+CONNECT_SECONDS = 3  # seconds to wait for a connection to each address of the host
 POOL_SIZE = 1000  # open connections, so that each thread of a server can have one
+NOT_GIVEN: Any = False  # the default of a token, because None is one that was lost
+
+if sys.platform == "darwin":
+    KEEP_ALIVE_DELAY = socket.TCP_KEEPALIVE
+else:
+    KEEP_ALIVE_DELAY = socket.TCP_KEEPIDLE
+SOCKET_OPTIONS = [
+    *HTTPConnection.default_socket_options,
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, KEEP_ALIVE_DELAY, 60),  # seconds
+]
 
 FIELDS = (
     "full-name contact-email display-email display-name company-name dob phone "
@@ -68,6 +86,7 @@ FIELDS = (
 BODY_NAMES = [*FIELDS, "default", "duration"]
 # A field that the service's settings add, at most 64 characters long.
 OWN_FIELD = "x-[a-z0-9]+(-[a-z0-9]+)*"
+ISO_DATE = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 
 HOST = r"[\w-]+(\.[\w-]+)*\.?|\[[0-9A-Fa-f:.]+\]"
 ADDRESS = rf"https?://({HOST})(:\d*)?(/[^@?#\s]*)?"  # without password or query
@@ -192,7 +211,7 @@ class ServiceError(Exception):
     no-answer: there was no response, so there is no status either.
     not-sent: a setting is missing, or a setting, token or key is malformed.
     not-stored: the service's settings lack the fields that are named in errors. All
-        other fields were stored.
+        other fields were stored: profile is the profile as it is now.
     """
 
     code: str
@@ -202,6 +221,7 @@ class ServiceError(Exception):
     errors: dict[str, str] = field(default_factory=dict)  # each wrong field's code
     retry_after: str = ""
     detail: str = ""  # of no-answer, not-sent and not-stored: what went wrong
+    profile: Profile | None = field(default=None, repr=False)  # of not-stored
 
     def __post_init__(self) -> None:
         self.args = astuple(self)  # copy and pickle create the error from these
@@ -239,6 +259,9 @@ class Service:
         self._settings = {"url": url, "token": token, "appid": appid}
         self._settings["timeout"] = "" if timeout is None else str(timeout)
 
+    def __getstate__(self) -> NoReturn:
+        raise TypeError("a Service, or a User of it, would be pickled with its token")
+
     def find_setting(self, name: str) -> tuple[str, str]:
         """Return the name of a setting, for messages, and its value."""
         return name, self._settings[name]
@@ -265,11 +288,11 @@ class Service:
     ) -> Response:
         """Send a request and return the response. Raises ServiceError.
 
-        If no response arrives, the request is retried once, immediately; after a 502,
-        503 or 504, up to four times. Raises ValueError for an unknown field or
-        parameter, and for a parameter that is None or empty, because it would count as
-        not sent: without a sessionid, for example, end-session ends the session of the
-        token.
+        If no response arrives, or it is a 502, 503 or 504, the request is retried up to
+        four times, unless it creates an account or profile without a key: a repeat
+        would create another one. Raises ValueError for an unknown field or parameter,
+        and for a parameter that is None or empty, because it would count as not sent:
+        without a sessionid, for example, end-session ends the session of the token.
         """
         check_names(body or {}, query)
         headers = {
@@ -285,26 +308,26 @@ class Service:
             if not re.fullmatch(HEADER, value):
                 raise ServiceError("not-sent", detail=f"malformed {name}")
         request = {"method": method, "params": query, "json": body, "headers": headers}
+        creates = path.endswith(("/create-account", "/create-profile"))
+        waits = [] if creates and key is None else [*WAITS]
         default_timeout = "5" if method == "GET" else "15"
         timeout = self.check_setting("timeout", default_timeout)
         deadline = monotonic() + float(timeout)
-        losses = 0
-        for default_wait in WAITS:
+        failure: ServiceError | None = None
+        while True:
             try:
                 return self._send_once(path, deadline, request)
             except ServiceError as error:
-                wait = default_wait
-                if error.code == "no-answer":
-                    losses += 1
-                    wait = 0
-                elif error.status not in (502, 503, 504):
+                is_lost = error.code == "no-answer"
+                if not is_lost and error.status not in (502, 503, 504):
                     raise
-                if error.retry_after.isdecimal():
-                    wait = int(error.retry_after)
-                if losses > 1 or monotonic() + wait >= deadline:
-                    raise
-            sleep(wait)
-        return self._send_once(path, deadline, request)
+                if not failure or not is_lost:
+                    failure = error  # a response says more than none
+                if waits and error.retry_after.isdecimal():
+                    waits[0] = int(error.retry_after)
+                if not waits or monotonic() + waits[0] >= deadline:
+                    raise failure from None
+            sleep(waits.pop(0))
 
     def _send_once(
         self, path: str, deadline: float, request: dict[str, Any]
@@ -313,11 +336,18 @@ class Service:
         url = address.rstrip("/") + "/api/" + path
         request_id = request["headers"]["X-Request-Id"]
         seconds = min(TRY_SECONDS, max(0.1, deadline - monotonic()))
+        timeout = (min(CONNECT_SECONDS, seconds), seconds)
+        session = http_session(os.getpid())
         try:
             # A redirect is not followed, because it would turn a POST into a GET.
-            options = {"timeout": seconds, "allow_redirects": False, **request}
-            response = http_session(os.getpid()).request(url=url, **options)
-        except (ValueError, requests.RequestException) as error:
+            options = {"timeout": timeout, "allow_redirects": False, **request}
+            response = session.request(url=url, **options)
+        except ValueError:  # the host or the port can't be one
+            shown_name, _ = self.find_setting("url")
+            detail = f"malformed {shown_name}"
+            raise ServiceError("not-sent", detail=detail) from None
+        except requests.RequestException as error:
+            session.close()  # the other kept connections may be lost, too
             origin = "/".join(address.split("/")[:3])  # the path may be secret
             detail = f"{origin}, {describe_cause(error)}"
             # "from None", because the error's own text may contain the token.
@@ -375,13 +405,21 @@ class Service:
         """
         self.compute_accountid(user_id)  # raises ValueError before anything is sent
         self.administrate("POST", "create-account", key=user_id)
+        return self.sign_in(user_id, duration)
+
+    def sign_in(self, user_id: str, duration: int = DURATION) -> User:
+        """Start a session of a user who has signed up, and return the User.
+
+        It lasts ``duration`` seconds, at most a year: use the lifetime of your own
+        session. Raises ServiceError("invalid-accountid") if the account was deleted.
+        """
         return self.user(user_id, duration=duration)
 
     def user(
         self,
         user_id: str,
-        token: str | None = None,
-        sessionid: str | None = None,
+        token: str | None = NOT_GIVEN,
+        sessionid: str | None = NOT_GIVEN,
         duration: int = DURATION,
     ) -> User:
         """Return a User of this service, as User() does for the environment's."""
@@ -404,6 +442,9 @@ class EnvironmentService(Service):
     def __init__(self) -> None:
         pass
 
+    def __reduce__(self) -> str:
+        return "ENVIRONMENT"  # a pickle has its name, not the settings
+
     def find_setting(self, name: str) -> tuple[str, str]:
         variable = f"PROFILES_{name.upper()}"
         default = "default" if name == "appid" else ""
@@ -416,6 +457,7 @@ administrate = ENVIRONMENT.administrate
 accounts = ENVIRONMENT.accounts
 profiles = ENVIRONMENT.profiles
 sign_up = ENVIRONMENT.sign_up
+sign_in = ENVIRONMENT.sign_in
 compute_accountid = ENVIRONMENT.compute_accountid
 
 
@@ -432,13 +474,20 @@ def check_names(body: Mapping[str, object], query: Mapping[str, object]) -> None
             raise ValueError(f"{name} has no value")
 
 
+class KeepAliveAdapter(HTTPAdapter):
+    """Probes idle connections each minute, so that no NAT forgets them."""
+
+    def init_poolmanager(self, *values: Any, **options: Any) -> None:
+        super().init_poolmanager(*values, socket_options=SOCKET_OPTIONS, **options)
+
+
 @cache
 def http_session(pid: int) -> requests.Session:
     """Return the connections of a process, which a forked one must not use."""
     # uWSGI forks without calling the hooks of os.register_at_fork().
     session = requests.Session()
     for scheme in ("http://", "https://"):
-        session.mount(scheme, HTTPAdapter(pool_maxsize=POOL_SIZE))
+        session.mount(scheme, KeepAliveAdapter(pool_maxsize=POOL_SIZE))
     # Without an auth, requests would replace the token with a password from ~/.netrc.
     session.auth = lambda request: request
     # A proxy's cookie for one user would be sent for all others, too.
@@ -525,26 +574,33 @@ def to_fields(profile: Object) -> dict[str, str | None]:
     return fields | (profile["fields"] or {})
 
 
+def is_stored(name: str, sent: str | None, stored: str | None) -> bool:
+    """Return whether a profile has the value that was sent for a field."""
+    if name == "dob" and sent and not re.fullmatch(ISO_DATE, sent):
+        return stored is not None  # the service has rewritten the date
+    return stored == (sent or None)
+
+
 def read_stored(fields: Fields, response: Response) -> Profile:
     """Return the profile of a response, in which the fields have been saved.
 
-    Raises ServiceError("not-stored") if it lacks a value, because the service ignores
-    fields that aren't in its settings.
+    Raises ServiceError("not-stored") if it has other values, because the service
+    ignores fields that aren't in its settings.
     """
     profile: Profile = response.json()
     stored = to_fields(profile)
-    missing = {}
+    errors = {}
     for name, value in fields.items():
-        has_value = value is not None and value != ""
-        if has_value and stored.get(name) is None and name != "default":
-            missing[name] = "not-stored"
-    if missing:
+        if name != "default" and not is_stored(name, value, stored.get(name)):
+            errors[name] = "not-stored"
+    if errors:
         raise ServiceError(
             "not-stored",
             response.status_code,
             response.headers.get("X-Request-Id"),
-            errors=missing,
+            errors=errors,
             detail="the service's settings lack these fields, the rest was stored",
+            profile=profile,
         )
     return profile
 
@@ -562,29 +618,30 @@ def ignore_code(code: str) -> Iterator[None]:
 class User:
     """A user who has signed up, identified by your id for the user.
 
-    Without the ``token`` and the ``sessionid`` that you have stored, this starts a
-    session that lasts ``duration`` seconds, at most a year: use the lifetime of your
-    own session. If the account was deleted, it raises
-    ServiceError("invalid-accountid"). ``user.accountid`` is the id of the account.
+    Give the ``token`` and the ``sessionid`` that you have stored. If both are None,
+    because your own session lost them, this raises SignedOut. If neither is given, it
+    signs the user in, as sign_in() does. ``user.accountid`` is the id of the account.
     """
 
     def __init__(
         self,
         user_id: str,
-        token: str | None = None,
-        sessionid: str | None = None,
+        token: str | None = NOT_GIVEN,
+        sessionid: str | None = NOT_GIVEN,
         duration: int = DURATION,
         service: Service = ENVIRONMENT,
     ) -> None:
         self.service = service
         self.accountid = service.compute_accountid(user_id)
         self.duration = duration
-        if token is None and sessionid is None:
-            self.sign_in()
-        elif token and sessionid:
-            self.token, self.sessionid = token, sessionid
-        else:
+        if bool(token) != bool(sessionid):
             raise ValueError("the token and its sessionid belong together")
+        if token and sessionid:
+            self.token, self.sessionid = token, sessionid
+        elif token is NOT_GIVEN and sessionid is NOT_GIVEN:
+            self.sign_in()
+        else:
+            raise SignedOut("sign-in-required", detail="the User has no token")
 
     def sign_in(self) -> None:
         """Start a session, and use its token from now on."""
@@ -633,8 +690,9 @@ class User:
         if your form showed no profile. If the profile has changed since then, nothing
         is saved, and this raises ServiceError("profile-changed"): show it again.
 
-        Raises ServiceError("not-stored"), whose ``errors`` name them, if fields with a
-        value aren't in the service's settings. The other fields are stored.
+        Raises ServiceError("not-stored") if fields that you save or clear aren't in the
+        service's settings. Its ``errors`` name them. The other fields are stored, and
+        its ``profile`` is the result.
         """
         if profileid is None:
             default = self.account()["profile"]
@@ -668,6 +726,8 @@ class User:
         Use a new UUID as the key of each profile. If it creates the profile, this
         raises ServiceError("not-stored") for the same reason as save_profile().
         """
+        if key is None:
+            raise ValueError("key has no value")
         response = self._send_new_profile(fields, key)
         if response.status_code == 201:
             return read_stored(fields, response)

@@ -105,8 +105,8 @@ def sign_in() -> ResponseReturnValue:
         message = "This name is taken." if is_new else "Wrong name or password."
         return page(SIGN_IN, message), 401
     # Signing in creates no account, because the operator may have deleted it.
-    start_session = client.sign_up if is_new else client.User
-    g.user = user = start_session(user_id, duration=DURATION)
+    start_session = client.sign_up if is_new else client.sign_in
+    g.user = user = start_session(user_id, DURATION)
     session.permanent = True  # keep the cookie when the browser is closed
     session.update(name=name, user_id=user_id)
     session.update(token=user.token, sessionid=user.sessionid)

@@ -7,12 +7,13 @@ import * as client from "../docs/client.mjs";
 
 /** Return the value; "$1.updatedAt" is a property of the result of step 1. */
 function resolve(value, results) {
-  const reference = /^\$(\d+)(?:\.(\w+))?$/.exec(value);
+  const reference = /^\$(\d+)((\.\w+)*)$/.exec(value);
   if (!reference) {
     return value;
   }
-  const result = results[Number(reference[1])].returned;
-  return reference[2] ? result[reference[2]] : result;
+  const { returned, raised } = results[Number(reference[1])];
+  const [, ...names] = reference[2].split(".");
+  return names.reduce((found, name) => found[name], returned ?? raised);
 }
 
 async function run({ call, of, arguments: values = [], options }, results) {
@@ -39,9 +40,9 @@ for (const step of input.steps) {
   try {
     results.push({ returned: await run(step, results) });
   } catch (error) {
-    const { name: type, message } = error;
+    const { name: type, message, profile } = error;
     const shown = inspect(error, { showHidden: true });
-    results.push({ raised: { type, message, shown, ...error } });
+    results.push({ raised: { type, message, profile, shown, ...error } });
   }
 }
 console.log(JSON.stringify(results));

@@ -24,6 +24,7 @@ const exported: Record<keyof typeof client, true> = {
   accounts: true,
   profiles: true,
   signUp: true,
+  signIn: true,
   computeAccountid: true,
   toFields: true,
   User: true,
@@ -144,11 +145,13 @@ const serviceMembers: Record<keyof Service, true> = {
   accounts: true,
   profiles: true,
   signUp: true,
+  signIn: true,
   user: true,
   computeAccountid: true,
 };
 assertNames(serviceMembers, ["user", ...Object.keys(service)]);
-const other: User = await service.user("Eve", { duration: 60 }).signIn();
+await service.user("Eve", { duration: 60 }).signIn();
+const other: User = await service.signIn("Eve", 60);
 const { sessionid } = other;
 const sameUser: User = service.user("Eve", { token: other.token, sessionid });
 await sameUser.signOutElsewhere();
@@ -221,12 +224,14 @@ export function wrong(error: ServiceError): void {
   // @ts-expect-error
   const code: Code = error.code;
   // @ts-expect-error
+  const dob: string = error.errors.dob;
+  // @ts-expect-error
   const content: string = reply.content;
-  void [code, content];
+  void [code, dob, content];
 }
 
 const details: Record<
-  Exclude<keyof ServiceError, "message" | "stack" | "cause">,
+  Exclude<keyof ServiceError, "message" | "stack" | "cause" | "profile">,
   true
 > = {
   name: true,
@@ -245,6 +250,10 @@ try {
   assert.ok(error instanceof SignedOut);
   assertNames(details, Object.keys(error));
   const status: number | null = error.status;
+  const dob: Code | undefined = error.errors.dob;
+  const stored: Profile | null = error.profile;
+  const other: string | undefined = error.errors["x-vat-id"];
+  assert.deepEqual([dob, stored, other], [undefined, null, undefined]);
   assert.deepEqual([status, error.reason, error.errors], [401, "ended", {}]);
 }
 await kept.signOut();

@@ -16,6 +16,7 @@ from client import (
     User,
     administrate,
     read_page,
+    sign_in,
     sign_up,
     to_fields,
     walk,
@@ -35,6 +36,9 @@ kept.sign_out_elsewhere()
 
 service = Service("http://127.0.0.1:8000", "token", appid="shop", timeout=2.5)
 other: User = service.user("Eve", "token", "sess_0", duration=60)
+again_in: list[User] = [sign_in("Eve"), service.sign_in("Eve", 60), User("Eve")]
+cookie: dict[str, str] = {}
+lost = User("Eve", cookie.get("token"), cookie.get("sessionid"))
 accounts: Iterator[Account] = service.accounts(accountid=account["accountid"])
 sessions: Iterator[Session] = walk(other.send, "sessions", active="true", limit=5)
 rows, next_query = read_page(service.administrate, "accounts", limit=3)
@@ -52,6 +56,7 @@ try:
     user.sign_out()
 except client.ServiceError as error:
     code: str = error.code
+    stored: Profile | None = error.profile
 
 account["profile"]["fullName"]  # type: ignore[index]
 saved["fullNam"]  # type: ignore[typeddict-item]

@@ -10,6 +10,7 @@ import re
 import shutil
 import socket
 import ssl
+import struct
 import subprocess
 import sys
 import time
@@ -17,12 +18,16 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import copy
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from io import BytesIO
 from itertools import cycle
+from operator import attrgetter
 from pickle import dumps, loads
 from threading import Barrier, Event, Thread
 from traceback import format_exception
+from urllib.parse import urlsplit
 
 import pytest
 from service import (
@@ -184,11 +189,14 @@ def run_node_client(client, user, steps):
 
 def resolve(value, results):
     """Return the value; "$1.updatedAt" is a property of the result of step 1."""
-    reference = re.fullmatch(r"\$(\d+)(?:\.(\w+))?", str(value))
+    reference = re.fullmatch(r"\$(\d+)((\.\w+)*)", str(value))
     if not reference:
         return value
-    result = results[int(reference[1])]["returned"]
-    return result[reference[2]] if reference[2] else result
+    result = results[int(reference[1])]
+    found = result.get("returned") or result["raised"]
+    for name in reference[2].split(".")[1:]:
+        found = found[name]
+    return found
 
 
 def assert_contains(actual, expected, results):
@@ -205,10 +213,13 @@ def assert_contains(actual, expected, results):
         assert actual == expected
 
 
-def fault(row):
+def fault(row, make_app):
     """Return the fault of the proxy that a case describes."""
     if isinstance(row, str):
         return {"pass": pass_on, "lose": lose}[row]
+    if "service" in row:  # with other settings
+        other = make_app(**row["service"])
+        return lambda app, environ, start_response: other(environ, start_response)
     content = row["content"]
     if content != "<p>":
         content = json.dumps(content)
@@ -230,16 +241,17 @@ def hide_id(text):
 def test_a_case_of_both_clients(
     proxy, client, eve, app, make_app, monkeypatch, run_client, case
 ):
+    make_app = partial(make_app, APPID=app.config["APPID"])
     if "service" in case:  # its settings
-        proxy.app = make_app(APPID=app.config["APPID"], **case["service"])
+        proxy.app = make_app(**case["service"])
     for name, value in case.get("settings", {}).items():
         if value is None:
             monkeypatch.delenv(name)
         else:
             monkeypatch.setenv(name, value)
-    proxy.faults = iter([fault(row) for row in case.get("faults", [])])
+    proxy.faults = iter([fault(row, make_app) for row in case.get("faults", [])])
     results = run_client(client, eve, case["steps"])
-    results = json.loads(hide_id(json.dumps(results)))
+    results = json.loads(hide_id(json.dumps(results, default=vars)))
     for step, result in zip(case["steps"], results, strict=True):
         if "raises" in step:
             assert_contains(result["raised"], step["raises"], results)
@@ -280,17 +292,27 @@ def test_a_user_signs_up_once(proxy, client, keep):
     again = client.sign_up("Eve")
     kept = keep(eve)
     assert proxy.sent == ["create-account", "create-session"] * 2
-    assert eve.account() == kept.account()
+    assert client.User("Eve").account() == kept.account()
     assert again.accountid == eve.accountid
     found = client.walk(kept.send, "sessions", accountid=kept.accountid)
-    assert [session["duration"] for session in found] == [2_592_000, 7]
+    assert [session["duration"] for session in found] == [2_592_000, 2_592_000, 7]
 
 
-@pytest.mark.parametrize("token", ["x", ""])
-def test_a_token_is_kept_with_its_sessionid(proxy, client, token):
-    for sessionid in (None, ""):
+@pytest.mark.parametrize("user", ["User", "ENVIRONMENT.user"])
+def test_a_token_is_kept_with_its_sessionid(proxy, client, user):
+    """A session of the product that has lost both starts no other one here."""
+    user = attrgetter(user)(client)
+    for session in (
+        {"token": "x"},
+        {"token": "x", "sessionid": ""},
+        {"sessionid": "x"},
+    ):
         with pytest.raises(ValueError, match="belong together"):
-            client.User("Eve", token, sessionid)
+            user("Eve", **session)
+    for lost in (None, ""):
+        with pytest.raises(client.SignedOut) as caught:
+            user("Eve", lost, lost)
+        assert str(caught.value) == "sign-in-required, the User has no token"
     assert proxy.sent == []
 
 
@@ -445,7 +467,7 @@ def test_an_outage(proxy, client, eve, monkeypatch, call, repeats):
 @pytest.mark.parametrize(
     "try_seconds, timeout, waits",
     [
-        (0.2, "", [0]),
+        (0.2, "", [0, 1, 2, 4]),
         (60, "0.5", []),
     ],
     ids=["each try is bounded", "the whole time is bounded"],
@@ -476,18 +498,75 @@ def find_profiles(client):
 
 
 def test_a_connection_that_is_refused(proxy, client, monkeypatch):
-    """It is tried again once, at once."""
+    """It is waited for as after a 503: the service may be restarting."""
+    monkeypatch.setattr(client, "monotonic", lambda: sum(proxy.waits))
     monkeypatch.setenv("PROFILES_URL", "http://127.0.0.1:1/secret")
     message = "no-answer, http://127.0.0.1:1, Connection refused, request ID"
     assert hide_id(str(find_profiles(client))) == message
-    assert proxy.waits == [0]
+    assert proxy.waits == [0, 1, 2]
 
 
-@pytest.mark.parametrize("address", ["http://127.0.0.1:99999", "http://[1.2]"])
-def test_an_address_that_requests_refuses(proxy, client, monkeypatch, address):
-    monkeypatch.setenv("PROFILES_URL", f"{address}/secret")
-    message = hide_id(str(find_profiles(client)))
-    assert re.fullmatch(rf"no-answer, {re.escape(address)}, \w+, request ID", message)
+def test_a_host_whose_first_address_is_dead(eve, client, monkeypatch):
+    """It drops packets, as a listener does whose queue is full."""
+    url = urlsplit(os.environ["PROFILES_URL"])
+    monkeypatch.setattr(client, "CONNECT_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.2", url.port), backlog=0) as dead:
+        with socket.create_connection(dead.getsockname()):
+            addresses = [("127.0.0.2", url.port), ("127.0.0.1", url.port)]
+            kind = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
+            found = [(*kind, address) for address in addresses]
+            monkeypatch.setattr(socket, "getaddrinfo", lambda *name: found)
+            url = url._replace(netloc=f"two.example:{url.port}")
+            monkeypatch.setenv("PROFILES_URL", url.geturl())
+            start = time.monotonic()
+            assert eve.account()["accountid"] == eve.accountid
+            assert 0.5 <= time.monotonic() - start < 2
+
+
+class ForgottenConnections(BaseHTTPRequestHandler):
+    """Answers the first request of each connection, and resets it at the second one."""
+
+    protocol_version = "HTTP/1.1"
+    is_first = True
+
+    def do_GET(self):
+        if self.is_first:
+            self.is_first = False
+            self.server.barrier.wait(20)
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+        else:
+            options = struct.pack("ii", 1, 0)
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, options)
+            self.close_connection = True
+
+    def log_message(self, *values):
+        pass
+
+
+def test_kept_connections_that_were_forgotten(proxy, client):
+    """After one of them is lost, none of the others is used; the system probes each."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), ForgottenConnections) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        service = client.Service(url, "x")
+        server.barrier = Barrier(30)
+        with ThreadPoolExecutor(30) as threads:
+            sent = [threads.submit(service.administrate, "GET", "x") for _ in "x" * 30]
+        assert [each.result().json() for each in sent] == [{}] * 30
+        server.barrier = Barrier(1)
+        assert service.administrate("GET", "x").json() == {}
+        assert proxy.waits == [0]
+        session = client.http_session(os.getpid())
+        pools = session.get_adapter(url).poolmanager.pools
+        (key,) = pools.keys()
+        wire = pools[key].pool.queue[-1].sock
+        assert wire.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
+        session.close()
+        server.shutdown()
 
 
 def test_an_unknown_host(proxy, client, monkeypatch):
@@ -516,7 +595,7 @@ def test_a_certificate_that_is_not_trusted(proxy, client, monkeypatch, tmp_path)
     context.load_cert_chain(tmp_path / "x", tmp_path / "key")
 
     def refuse():
-        for _ in range(2):
+        for _ in range(5):
             wire, _ = server.accept()
             with wire, suppress(OSError):
                 context.wrap_socket(wire, server_side=True).close()
@@ -551,20 +630,23 @@ def test_a_copy_of_an_error(proxy, client, name, duplicate):
     codes = {"dob": "invalid-dob"}
     values = {"request_id": "r7", "reason": "ended", "errors": codes}
     values |= {"retry_after": "2", "detail": "http://127.0.0.1:1, TimeoutError"}
+    values["profile"] = {"fullName": "Eve", "fields": {"x-vat-id": "1"}}
     error = error_type(code="invalid-dob", status=400, **values)
     error.add_note("while Eve saved")
     twin = duplicate(error)
     assert type(twin) is error_type
     assert vars(twin) == vars(error)
     assert str(twin) == str(error)
+    assert "Eve'" not in repr(twin)
 
 
-def test_a_walk(proxy, client, eve, administrator):
+def test_a_walk(proxy, client, eve, administrator, monkeypatch):
     """Requests for its pages fail, or break off, and the links have no prefix."""
     for name in "abcde":
         eve.create_profile(named("Eve"), name)
     bad_gateway = page(502, Retry_After="soon")
     broken = page(200, b"[{", Content_Length="100")
+    monkeypatch.setattr(client, "WAITS", (0, 0))
     proxy.faults = iter([page(504), pass_on, lose, pass_on, bad_gateway, broken])
     assert list(client.profiles(limit=2)) == administrator.profiles()
     assert proxy.waits == [0, 0, 0, 0]
@@ -590,6 +672,16 @@ def test_the_properties_of_the_types(client, eve):
     }
     for row_type, row in row_of_type.items():
         assert row.keys() == row_type.__annotations__.keys()
+
+
+def test_a_pickled_user(client, eve, monkeypatch):
+    """It has its own token, but not that of the administrator."""
+    pickled = dumps(eve)
+    assert os.environ["PROFILES_TOKEN"].encode() not in pickled
+    assert loads(pickled).account() == eve.account()
+    service = client.Service(os.environ["PROFILES_URL"], "secret")
+    with pytest.raises(TypeError, match="would be pickled with its token"):
+        dumps(service.user("Eve", eve.token, eve.sessionid))
 
 
 def test_a_password_in_netrc_does_not_replace_the_token(eve, monkeypatch, tmp_path):

@@ -81,6 +81,7 @@ def test_the_types(environment, tmp_path, version):
         f"npm install --silent --no-audit --no-fund --prefix . {packages}",
         f"{tsc} --module esnext --moduleResolution bundler",
         f"{tsc} --module nodenext",
+        f"{tsc} --module node16",
         "node client_types.mjs",
     ]
     run_all(commands, tmp_path, environment)
@@ -91,6 +92,15 @@ def union_of_types(name):
     types = (ROOT / "docs/client.d.mts").read_text()
     union = re.search(f"(?s)export type {name} =(.*?);", types)[1]
     return {*re.findall('(?m)\\| "([a-z-]+)"$', union)}
+
+
+def test_each_call_in_the_types_has_a_comment():
+    """An editor shows it."""
+    program = (ROOT / "tests/client_types.mts").read_text()
+    types = (ROOT / "docs/client.d.mts").read_text()
+    lists = r"(?s)const (?:exported|members|serviceMembers):.*? = \{(.*?)\};"
+    for name in re.findall(r"\w+(?=: true)", " ".join(re.findall(lists, program))):
+        assert re.search(rf"\*/\n(  |export (const|function|class) ){name}\b", types)
 
 
 def test_the_fields_in_the_types():

@@ -3,6 +3,9 @@
 import os
 import re
 import subprocess
+import typing
+from inspect import isfunction
+from runpy import run_path
 
 import pytest
 from service import ROOT
@@ -25,6 +28,19 @@ def test_the_oldest_python():
     assert "It needs Python 3.10 or newer" in CLIENT.read_text()
     run("ruff check --target-version py310", CLIENT)
     run("mypy --strict --follow-imports=silent --python-version 3.10", CLIENT)
+
+
+@pytest.mark.parametrize("has_unpack", [True, False], ids=["new", "Python 3.10"])
+def test_the_types_at_run_time(monkeypatch, has_unpack):
+    """Frameworks that inject arguments read them."""
+    pytest.importorskip("requests")
+    if not has_unpack:
+        monkeypatch.delattr(typing, "Unpack")
+    module = run_path(str(CLIENT))
+    calls = [module[name] for name in ("accounts", "sign_in", "read_page", "walk")]
+    for owner in (module["Service"], module["User"]):
+        calls += [call for call in vars(owner).values() if isfunction(call)]
+    assert all("return" in typing.get_type_hints(call) for call in calls)
 
 
 def test_programs(tmp_path):
