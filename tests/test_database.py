@@ -326,6 +326,20 @@ def test_an_account_is_locked_before_its_profile(user, monkeypatch, operation, c
     assert locked == ["account", "profile"]
 
 
+@on_mysql
+def test_an_account_is_locked_before_its_default_profile_is_stored(user, monkeypatch):
+    """Its foreign key would share the account, which two at once could not change."""
+    locked = []
+
+    def note(event):
+        if re.search("FOR UPDATE|^INSERT", event.sql):
+            locked.append(re.search("(FROM|INTO) `(.+?)`", event.sql)[2])
+
+    monkeypatch.setattr(db.obj, "query_hooks", [note])
+    create_with_default(user.caller)
+    assert locked == ["account", "profile"]
+
+
 def test_operations_within_a_transaction_join_it(app, user, database_url):
     with db.atomic():
         first = create(user.caller, "first", default="true")
