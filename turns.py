@@ -30,13 +30,16 @@ os.register_at_fork(after_in_child=executors.clear)
 
 
 def submit(name: str, function: Callable[..., Any], *args: Any) -> Future[Any]:
-    """Let one of the ``readers``, ``writers`` or ``deleters`` call a function."""
+    """Let one of the ``readers``, ``writers`` or ``deleters`` call a function.
+
+    It has the context variables of this thread, such as those of a host program.
+    """
     executor = executors.get(name)
     if not executor:  # setdefault(), because another thread may have just added it
         executor = ThreadPoolExecutor(getattr(db, name), name)
         executor = executors.setdefault(name, executor)
     try:
-        return executor.submit(call, function, *args)
+        return executor.submit(copy_context().run, call, function, *args)
     except RuntimeError:  # the process is about to end, so executors take no calls
         done: Future[Any] = Future()
         done.set_result(call(function, *args))

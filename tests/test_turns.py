@@ -3,6 +3,7 @@
 import os
 import threading
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from threading import Event, Thread
 
 import pytest
@@ -118,6 +119,18 @@ def test_what_is_asked_for_while_the_process_ends_gets_a_response(user):
     path = f"/api/user/profiles?accountid={user.accountid}&all=1"
     assert user.get(path).json == [created.json]
     executors.clear()
+
+
+def test_the_app_has_the_context_of_its_caller(app):
+    """Such as the request that a host program traces."""
+    variable = ContextVar("variable")
+
+    def show(environ, start_response):
+        start_response("200 OK", [])
+        return [variable.get()]
+
+    variable.set(b"of the host")
+    assert Client(TurnMiddleware(show, max_body=10)).get("/").text == "of the host"
 
 
 def test_an_error_of_the_app_is_raised(app):
