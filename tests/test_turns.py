@@ -173,6 +173,7 @@ def test_a_list_occupies_no_thread_while_it_is_sent(administrator):
     assert b"".join(chunks).endswith(b"]\n")
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_process_has_threads_of_its_own(user, monkeypatch):
     """Also if the process has served requests before, as a host program may have."""
     monkeypatch.setattr(turns, "WAIT_SECONDS", 2)
