@@ -9,7 +9,7 @@ from callers import Caller, require_administrator, require_operator, require_own
 from database import transaction
 from errors import ServiceError
 from formats import identifier_for_key
-from lists import Listing, Page, Paging, read_list
+from lists import AccountListing, Listing, Page, Paging, read_list
 from models import Account, Profile, Resource, Session
 from sessions import MAXIMUM_DURATION, create_session, end_sessions_of
 
@@ -84,7 +84,7 @@ def list_accounts(
 ) -> Page | None:
     """Return the application's accounts, each with ``profile``, by ascending id."""
     appid = require_administrator(caller, appid)
-    return read_list(Listing(Account, appid, accountid), Paging(**paging))
+    return read_list(AccountListing(appid, accountid), Paging(**paging))
 
 
 def find_own_account(
@@ -92,7 +92,7 @@ def find_own_account(
 ) -> Resource:
     """Return the caller's own account; ``profile`` is its default profile, or None."""
     scope = require_own_account(caller, accountid, appid)
-    page = read_list(Listing(Account, *scope), Paging(limit=1))
+    page = read_list(AccountListing(*scope), Paging(limit=1))
     if not page:
         raise ServiceError("invalid-accountid", 404)  # it was just deleted
     return page[0]

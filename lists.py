@@ -7,7 +7,7 @@ list is a primary key: an accountid, or the id of a profile or a session.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 import peewee
@@ -26,7 +26,7 @@ from formats import (
 from models import (
     EMAILS,
     Account,
-    ModelType,
+    OwnedModel,
     Profile,
     Resource,
     Row,
@@ -38,34 +38,112 @@ from rows import find_row, is_in_scope, to_rows
 MAX_ROWS = MAX_INT64 - 1  # because one more row is read
 BATCH = 100  # how many rows are read at once to list all of them
 MAX_BYTES = 2**20  # the JSON of a limited page
-Position = str | int
-NewestFirst = type[Profile] | type[Session]
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What is listed: the rows of a model.
+    """A list of profiles or sessions of an application, newest first.
 
-    ``accountid``: only rows of this account.
+    ``accountid``: only those of this account.
     ``email``: only profiles that have this address, ignoring the case of ASCII letters.
     ``active``: only sessions that neither ended nor expired.
-    ``position``: only rows after it.
+    ``position``: only those with smaller ids.
     ``limited``: a page has at most BATCH rows and MAX_BYTES, but at least one row.
     """
 
-    model: ModelType
+    key: ClassVar[str] = "id"  # the column of positions
+    model: OwnedModel
     appid: str
     accountid: str | None = None
     email: str | None = None
     active: bool = False
-    position: Position | None = None
+    position: int = MAX_INT64
     limited: bool = False
+
+    def after(self, after: str) -> "Listing":
+        """Return the listing of the rows after a position. Raises invalid-after.
+
+        ``after``: any number, even if no such row exists any more, or the identifier of
+        a row of this listing.
+        """
+        if matches("[0-9]+", after):
+            return replace(self, position=parse_number("after", after))
+        row = find_row(self.model, after)
+        if not row or row["appid"] != self.appid:
+            raise ServiceError("invalid-after")
+        if self.accountid not in (None, row["accountid"]):
+            raise ServiceError("invalid-after")
+        return replace(self, position=row["id"])
+
+    def read_rows(self, limit: int, offset: int) -> list[Row]:
+        if self.email is not None:
+            # Only profiles that have the address count for the offset.
+            matching = islice(search(self, max(limit, BATCH)), offset, None)
+            return list(islice(matching, limit))
+        arguments = scope_arguments(self) | {"limit": limit, "offset": offset}
+        if self.active:
+            arguments["now"] = current_timestamp()
+        return to_rows(self.model, select_newest(self.model, **arguments).fetchall())
+
+    def to_resource(self, row: Row) -> Resource:
+        return self.model.to_resource(row)
+
+
+@dataclass(frozen=True)
+class AccountListing:
+    """A list of accounts of an application, each with its default profile.
+
+    They ascend by accountid. ``accountid``: only this account. ``position``: only those
+    with greater ids. ``limited`` as in Listing.
+    """
+
+    key: ClassVar[str] = "accountid"
+    appid: str
+    accountid: str | None = None
+    position: str = ""
+    limited: bool = False
+
+    def after(self, after: str) -> "AccountListing":
+        """Return the listing of the rows after an accountid. Raises invalid-after.
+
+        The account need not exist any more.
+        """
+        if not is_identifier(Account.PREFIX, after):
+            raise ServiceError("invalid-after")
+        return replace(self, position=after)
+
+    def read_rows(self, limit: int, offset: int) -> list[Row]:
+        cursor = select_accounts(limit=limit, offset=offset, **scope_arguments(self))
+        selected = cursor.fetchall()
+        width = len(Account._meta.sorted_field_names)
+        accounts = to_rows(Account, [values[:width] for values in selected])
+        profiles = to_rows(Profile, [values[width:] for values in selected])
+        for account, profile in zip(accounts, profiles, strict=True):
+            account["profile"] = profile if profile["id"] else None
+        return accounts
+
+    def to_resource(self, row: Row) -> Resource:
+        return to_account(row, row["profile"])
+
+
+AnyListing = Listing | AccountListing
+
+
+def scope_arguments(listing: AnyListing) -> dict[str, Any]:
+    """Return the arguments of a query that say where the rows of a listing are."""
+    arguments = {"appid": listing.appid, "position": listing.position}
+    if listing.accountid is not None:
+        # MySQL can't compare some strings with ASCII columns, so whatever isn't an
+        # accountid becomes an empty string, which no row has.
+        is_accountid = is_identifier(Account.PREFIX, listing.accountid)
+        arguments["accountid"] = listing.accountid if is_accountid else ""
+    return arguments
 
 
 class Page(list[Resource]):
     """A part of a list. ``rest``: the listing of the rows that follow, or None."""
 
-    def __init__(self, resources: Iterable[Resource], rest: Listing | None) -> None:
+    def __init__(self, resources: Iterable[Resource], rest: AnyListing | None) -> None:
         super().__init__(resources)
         self.rest = rest
 
@@ -96,7 +174,7 @@ class Paging:
     limited: bool = False
 
 
-def read_list(listing: Listing, paging: Paging) -> Page | None:
+def read_list(listing: AnyListing, paging: Paging) -> Page | None:
     """Return a part of a list, or None if it is empty.
 
     Raises invalid-limit, invalid-offset or invalid-after.
@@ -110,7 +188,7 @@ def read_list(listing: Listing, paging: Paging) -> Page | None:
     if paging.offset is not None:
         offset = parse_number("offset", paging.offset)
     if paging.after:
-        listing = replace(listing, position=find_position(listing, paging.after))
+        listing = listing.after(paging.after)
     if paging.limited:
         listing = replace(listing, limited=True)
     maximum = BATCH if paging.limited else MAX_ROWS
@@ -124,45 +202,16 @@ def walk(page: Page | None) -> Iterator[Page]:
         page = read_page(page.rest, BATCH) if page.rest else None
 
 
-def find_position(listing: Listing, after: str) -> Position:
-    """Return the position that ``after`` names. Raises invalid-after.
-
-    Any accountid or number is a position, even if no such row exists any more. The
-    identifier of a profile or a session must be that of a row of the listing.
-    """
-    if listing.model is Account and is_identifier(Account.PREFIX, after):
-        return after
-    if listing.model is not Account and matches("[0-9]+", after):
-        return parse_number("after", after)
-    row = find_row(listing.model, after)
-    if not row or row["appid"] != listing.appid:
-        raise ServiceError("invalid-after")
-    if listing.accountid not in (None, row["accountid"]):
-        raise ServiceError("invalid-after")
-    return row["id"]
-
-
-def read_page(listing: Listing, limit: int, offset: int = 0) -> Page:
+def read_page(listing: AnyListing, limit: int, offset: int = 0) -> Page:
     """Return the first page of a listing."""
-    size = limit + 1  # one more row tells whether another page follows
-    if listing.email is None:
-        found = select_rows(listing, size, offset)
-    else:  # only profiles that have the address count for the offset
-        matching = islice(search(listing, max(size, BATCH)), offset, None)
-        found = list(islice(matching, size))
+    found = listing.read_rows(limit + 1, offset)  # one more if another page follows
     page = found[:limit]
     if listing.limited:
         page = shorten(page)
-    if listing.model is Account:
-        key = "accountid"
-        resources = [to_account(row, row["profile"]) for row in page]
-    else:
-        key = "id"
-        resources = [listing.model.to_resource(row) for row in page]
     rest = None
     if page and len(found) > len(page):
-        rest = replace(listing, position=page[-1][key])
-    return Page(resources, rest)
+        rest = replace(listing, position=page[-1][listing.key])
+    return Page(map(listing.to_resource, page), rest)
 
 
 def shorten(rows: list[Row]) -> list[Row]:
@@ -178,13 +227,14 @@ def shorten(rows: list[Row]) -> list[Row]:
 def search(listing: Listing, size: int) -> Iterator[Row]:
     """Yield the profiles that have an address; read ``size`` candidates at a time.
 
-    Few candidates have another one: SQLite, for example, ignores what follows a NUL.
+    A few candidates can have another one: SQLite ignores what follows a NUL.
     """
     if not matches("[^\ud800-\udfff]+", listing.email):
         return  # no database can store a surrogate
     email = lower_ascii(listing.email)
     while True:
-        candidates = select_rows(listing, size)
+        arguments = scope_arguments(listing) | {"email": listing.email, "limit": size}
+        candidates = to_rows(Profile, select_by_email(**arguments).fetchall())
         for row in candidates:
             if email in [lower_ascii(row[name]) for name in EMAILS]:
                 yield row
@@ -198,45 +248,11 @@ def lower_ascii(text: str | None) -> bytes:
     return (text or "").encode().lower()
 
 
-def select_rows(listing: Listing, limit: int, offset: int = 0) -> list[Row]:
-    """Return the first rows of a listing; of a search, candidates."""
-    model, position = listing.model, listing.position
-    if position is None:
-        position = "" if model is Account else MAX_INT64
-    arguments: dict[str, Any] = {"position": position, "limit": limit}
-    arguments["appid"] = listing.appid
-    if listing.accountid is not None:
-        # MySQL can't compare some strings with ASCII columns, so whatever isn't an
-        # accountid becomes an empty string, which no row has.
-        is_accountid = is_identifier(Account.PREFIX, listing.accountid)
-        arguments["accountid"] = listing.accountid if is_accountid else ""
-    if listing.email is not None:
-        cursor = select_by_email(email=listing.email, **arguments)
-    elif issubclass(model, Account):
-        cursor = select_accounts(offset=offset, **arguments)
-        return split_accounts(cursor.fetchall())
-    else:
-        if listing.active:
-            arguments["now"] = current_timestamp()
-        cursor = select_newest(model, offset=offset, **arguments)
-    return to_rows(model, cursor.fetchall())
-
-
-def split_accounts(selected: list[tuple[Any, ...]]) -> list[Row]:
-    """Return joined rows as accounts, whose ``profile`` is the default one or None."""
-    width = len(Account._meta.sorted_field_names)
-    accounts = to_rows(Account, [values[:width] for values in selected])
-    profiles = to_rows(Profile, [values[width:] for values in selected])
-    for account, profile in zip(accounts, profiles, strict=True):
-        account["profile"] = profile if profile["id"] else None
-    return accounts
-
-
 @built_once
 def select_accounts(
     *,
     appid: str,
-    position: Position,
+    position: str,
     limit: int,
     offset: int,
     accountid: str | None = None,
@@ -257,11 +273,11 @@ def select_accounts(
 
 @built_once
 def select_newest(
-    model: NewestFirst,
+    model: OwnedModel,
     /,
     *,
     appid: str,
-    position: Position,
+    position: int,
     limit: int,
     offset: int,
     accountid: str | None = None,
@@ -287,7 +303,7 @@ def select_by_email(
     *,
     appid: str,
     email: str,
-    position: Position,
+    position: int,
     limit: int,
     accountid: str | None = None,
 ) -> peewee.Query:
