@@ -11,8 +11,8 @@ from flask import current_app
 import rows
 from database import built_once
 from errors import ServiceError
-from formats import APPID, current_timestamp, matches
-from models import Account, ModelType, Row, Session
+from formats import APPID, matches
+from models import Account, ModelType, Row, Session, current_timestamp
 
 
 class Caller(Protocol):

@@ -16,13 +16,7 @@ from peewee import JOIN, SQL
 
 from database import built_once, db
 from errors import ServiceError
-from formats import (
-    MAX_INT64,
-    current_timestamp,
-    is_identifier,
-    matches,
-    parse_number,
-)
+from formats import MAX_INT64, is_identifier, matches, parse_number
 from models import (
     EMAILS,
     Account,
@@ -31,6 +25,7 @@ from models import (
     Resource,
     Row,
     Session,
+    current_timestamp,
     to_account,
 )
 from rows import find_row, is_in_scope, to_rows

@@ -1,8 +1,8 @@
-"""The tables, their rows as the API's objects, and the clock of the rows."""
+"""The tables, their rows as the API's objects, and the clock."""
 
 import time
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -13,7 +13,6 @@ from peewee import SQL, BigIntegerField, BooleanField, IntegerField, TextField
 from playhouse.migrate import SchemaMigrator
 
 from database import Engine, db, retry_on_conflict
-from formats import current_timestamp, timestamp
 from validators import PROFILE_FIELDS
 
 Row = dict[str, Any]  # each column of a row by its name
@@ -23,6 +22,17 @@ PROFILE_PROPERTIES = [field.property for field in PROFILE_FIELDS.values()]
 EMAILS = ("contactEmail", "displayEmail")  # columns that a search reads, by an index
 latest = 0  # what next_nanoseconds() returned last
 latest_lock = Lock()
+
+
+def timestamp(nanoseconds: int) -> str:
+    """Return ISO 8601 in UTC, with milliseconds. Timestamps sort chronologically."""
+    utc_time = datetime.fromtimestamp(nanoseconds // 10**6 / 1000, UTC)
+    return utc_time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def current_timestamp() -> str:
+    """Return the timestamp of now, to compare it with expiresAt and endedAt."""
+    return timestamp(time.time_ns())
 
 
 def next_nanoseconds() -> int:

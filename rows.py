@@ -7,7 +7,7 @@ import peewee
 
 from database import built_once, db
 from errors import ServiceError
-from formats import is_identifier, timestamp
+from formats import is_identifier
 from models import (
     Account,
     ModelType,
@@ -17,6 +17,7 @@ from models import (
     Row,
     next_nanoseconds,
     next_timestamp,
+    timestamp,
     timestamp_after,
 )
 

@@ -20,15 +20,17 @@ from callers import (
 )
 from database import retry_on_conflict, transaction
 from errors import ServiceError
-from formats import (
-    MAX_INT32,
+from formats import MAX_INT32, new_identifier, parse_number
+from lists import Listing, Page, Paging, read_list
+from models import (
+    Account,
+    Resource,
+    Row,
+    Session,
     current_timestamp,
-    new_identifier,
-    parse_number,
+    next_timestamp,
     timestamp,
 )
-from lists import Listing, Page, Paging, read_list
-from models import Account, Resource, Row, Session, next_timestamp
 
 DEFAULT_DURATION = 28_800  # seconds: 8 hours
 MAXIMUM_DURATION = 31_536_000  # seconds: a year
