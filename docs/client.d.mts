@@ -172,6 +172,7 @@ export type Code =
   | "method-not-allowed"
   | "invalid-appid"
   | "sign-in-required"
+  | "read-only-token"
   | "body-too-large"
   | "unsupported-media-type"
   | "invalid-body"

@@ -247,6 +247,8 @@ def test_a_case_of_both_clients(
     for name, value in case.get("settings", {}).items():
         if value is None:
             monkeypatch.delenv(name)
+        elif isinstance(value, list):  # a command that prints a token
+            monkeypatch.setenv(name, run(app, *value)["token"])
         else:
             monkeypatch.setenv(name, value)
     proxy.faults = iter([fault(row, make_app) for row in case.get("faults", [])])
