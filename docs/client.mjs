@@ -187,9 +187,14 @@ export class Service {
     const defaultTimeout = method === "GET" ? "5" : "15";
     const timeout = this.#checkSetting("timeout", defaultTimeout);
     const request = { method, query, headers, body: JSON.stringify(body) };
-    const deadline = performance.now() + 1000 * Number(timeout);
     const creates = /\/create-(account|profile)$/.test(path);
     const waits = creates && !("key" in options) ? [] : [...WAITS];
+    return this.#sendRepeatedly(path, Number(timeout), request, waits);
+  };
+
+  /** Send a request until it succeeds or is refused, or the waits are over. */
+  async #sendRepeatedly(path, timeout, request, waits) {
+    const deadline = performance.now() + 1000 * timeout;
     let failure = null;
     while (true) {
       try {
@@ -212,7 +217,7 @@ export class Service {
       }
       await sleep(1000 * waits.shift());
     }
-  };
+  }
 
   async #sendOnce(path, deadline, { query, ...request }) {
     const address = this.#checkSetting("url");
@@ -432,7 +437,7 @@ function isStored(name, sent, stored = null) {
   if (name === "dob" && sent && !ISO_DATE.test(sent)) {
     return stored !== null; // the service has rewritten the date
   }
-  return stored === (sent || null);
+  return sent === undefined || stored === (sent || null);
 }
 
 /**

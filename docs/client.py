@@ -308,11 +308,17 @@ class Service:
             if not re.fullmatch(HEADER, value):
                 raise ServiceError("not-sent", detail=f"malformed {name}")
         request = {"method": method, "params": query, "json": body, "headers": headers}
-        creates = path.endswith(("/create-account", "/create-profile"))
-        waits = [] if creates and key is None else [*WAITS]
         default_timeout = "5" if method == "GET" else "15"
         timeout = self.check_setting("timeout", default_timeout)
-        deadline = monotonic() + float(timeout)
+        creates = path.endswith(("/create-account", "/create-profile"))
+        waits = [] if creates and key is None else [*WAITS]
+        return self._send_repeatedly(path, float(timeout), request, waits)
+
+    def _send_repeatedly(
+        self, path: str, timeout: float, request: dict[str, Any], waits: list[int]
+    ) -> Response:
+        """Send a request until it succeeds or is refused, or the waits are over."""
+        deadline = monotonic() + timeout
         failure: ServiceError | None = None
         while True:
             try:

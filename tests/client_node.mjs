@@ -166,6 +166,13 @@ test("no framework keeps a response", async () => {
   assert.deepEqual(cacheControls, ["no-cache"]); // fetch adds it to no-store
 });
 
+test("an undefined field isn't sent, so it keeps its value", async () => {
+  const eve = await newUser();
+  await eve.saveProfile({ ...named("a"), phone: "1" });
+  const fields = { ...named("b"), phone: undefined, "x-vat-id": undefined };
+  assert.equal((await eve.saveProfile(fields)).phone, "1");
+});
+
 test("first saves at once store one profile", async () => {
   const eve = await newUser();
   const names = ["a", "b", "c", "d"];

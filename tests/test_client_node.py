@@ -23,7 +23,8 @@ def service(serve, tmp_path):
     version = subprocess.check_output(["node", "--version"], text=True)  # v20.20.2
     if int(version[1:].split(".")[0]) < 20:
         pytest.skip("install node 20 or newer")
-    return serve(f"sqlite:///{tmp_path}/profiles.db")
+    url = f"sqlite:///{tmp_path}/profiles.db"
+    return serve(url, OPTIONAL_PROFILE_FIELDS="phone")
 
 
 @pytest.fixture
