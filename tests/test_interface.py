@@ -793,11 +793,11 @@ def test_each_request_needs_a_session(client, method, path):
 
 
 def test_the_session_must_still_run(app, user, administrator, monkeypatch):
-    """A session that was ended, or that has expired, is refused."""
+    """A session that was ended, or that expires at this moment, is refused."""
     run(app, "end-session", user.session["sessionid"])
     session = run(app, "create-session", user.accountid, "--duration", "1")
-    later = time.time_ns() + 10**9
-    monkeypatch.setattr(time, "time_ns", lambda: later)
+    moment = datetime.fromisoformat(session["expiresAt"]).timestamp()
+    monkeypatch.setattr(time, "time_ns", lambda: round(moment * 1_000) * 10**6)
     expired = {"Authorization": f"Bearer {session['token']}"}
     for method, path in ENDPOINTS:
         response = user.open(path, method=method)
