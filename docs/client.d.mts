@@ -288,7 +288,11 @@ export class Service {
   /** Return a User of this service. */
   user(
     userId: string,
-    session?: { token?: string; sessionid?: string; duration?: number },
+    session?: {
+      token?: string | null | undefined;
+      sessionid?: string | null | undefined;
+      duration?: number;
+    },
   ): User;
   /** Return the id that the service gives to the account of your user. */
   computeAccountid: (userId: string) => string;

@@ -239,6 +239,9 @@ export class Service {
       });
       text = await response.text();
     } catch (error) {
+      if (error.name !== "TypeError" && error.name !== "TimeoutError") {
+        throw error; // of a framework, which renders the page for each request
+      }
       if (error.cause?.message === "bad port") {
         const [shownName] = this.findSetting("url");
         const detail = `${shownName} has a port that fetch() refuses`;

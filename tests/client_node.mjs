@@ -166,6 +166,15 @@ test("no framework keeps a response", async () => {
   assert.deepEqual(cacheControls, ["no-cache"]); // fetch adds it to no-store
 });
 
+test("an error of a framework is not changed", async (context) => {
+  const eve = await newUser();
+  const own = new Error("no-store fetch");
+  context.mock.method(globalThis, "fetch", async () => {
+    throw own;
+  });
+  assert.equal(await rejection(eve.account(), Error), own);
+});
+
 test("an undefined field isn't sent, so it keeps its value", async () => {
   const eve = await newUser();
   await eve.saveProfile({ ...named("a"), phone: "1" });

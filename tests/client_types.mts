@@ -151,6 +151,9 @@ const serviceMembers: Record<keyof Service, true> = {
 };
 assertNames(serviceMembers, ["user", ...Object.keys(service)]);
 await service.user("Eve", { duration: 60 }).signIn();
+const lost: { token?: string; sessionid?: string } = {};
+service.user("Eve", { token: lost.token, sessionid: lost.sessionid });
+new User("Eve", lost.token, lost.sessionid);
 const other: User = await service.signIn("Eve", 60);
 const { sessionid } = other;
 const sameUser: User = service.user("Eve", { token: other.token, sessionid });
