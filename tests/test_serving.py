@@ -484,12 +484,11 @@ def cpu_seconds_of_workers(service):
 
 
 def are_shared(service, count):
-    """Whether each worker has its core or, if there are more cores, all."""
-    cores = os.sched_getaffinity(0)
+    """Whether each worker has one core, and each core a worker if there are enough."""
     used = cores_of_workers(service).values()
-    each_has = 1 if count >= len(cores) else len(cores)
     sizes = [len(own) for own in used]
-    return sizes == [each_has] * count and set.union(*used) == cores
+    cores = os.sched_getaffinity(0)
+    return sizes == [1] * count and len(set.union(*used)) == min(count, len(cores))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
