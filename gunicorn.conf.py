@@ -7,7 +7,6 @@ import resource
 import socket
 import struct
 import sys
-import time
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from logging import LogRecord
@@ -87,23 +86,13 @@ def post_worker_init(worker: Any) -> None:
 class Worker(gthread.ThreadWorker):
     """gunicorn's threaded worker, changed where it has no setting."""
 
-    def accept(self, listener: Any) -> None:
-        """Accept a connection, later if this worker has more of them than others.
-
-        Without the pause, one of two workers often gets most of a few connections that
-        are then kept: eight clients got 0.82 times as many lists a second.
-        """
-        if self.nr_conns < 10:  # many spread evenly by themselves, and would only wait
-            time.sleep(self.nr_conns * 0.000_02)
-        super().accept(listener)
-
     def handle(self, conn: Any) -> Any:
         """Handle a request, and close its connection unless it can be kept.
 
         A client that sends or reads nothing for five seconds is given up; gunicorn
         would wait forever. gunicorn would also wait for up to two seconds, in the
         thread that accepts others, until the client has closed the connection. This
-        thread waits and reads instead: a reset could overtake the response.
+        thread waits and reads instead, so that no reset overtakes the response.
         """
         for limit in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             conn.sock.setsockopt(socket.SOL_SOCKET, limit, FIVE_SECONDS)
