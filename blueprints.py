@@ -17,7 +17,7 @@ import profiles
 import sessions
 from callers import SessionCaller, find_caller, resolve_appid
 from errors import ServiceError
-from formats import MULTIPART, URLENCODED, is_identifier
+from formats import is_identifier
 from lists import BATCH, Page, read_page
 from models import MODELS, Resource, check_tables
 from openapi import VERSION
@@ -27,6 +27,8 @@ from turns import read_in_turns
 
 View = Callable[[], ResponseReturnValue]
 
+URLENCODED = "application/x-www-form-urlencoded"
+MULTIPART = "multipart/form-data"
 PAGING = ("all", "limit", "offset", "after")  # parameters that each list has
 PREFIXES = {model.KEY: model.PREFIX for model in MODELS}
 BLUEPRINTS: list[Blueprint] = []
@@ -301,8 +303,8 @@ def send_list(
     arguments["offset"] = query.get("offset") or None
     page = operation(caller, appid=caller.appid, **arguments)
     response = current_app.json.response(page)
-    if page and page.next_after:
-        response.headers["Link"] = link_after(page.next_after)
+    if page and page.rest:
+        response.headers["Link"] = link_after(str(page.rest.position))
     return response
 
 

@@ -53,9 +53,9 @@ class Command(click.Command):
             result = super().invoke(ctx)
         except ServiceError as error:
             message = f"{error.code}: {EXPLANATIONS.get(error.code, 'refused')}"
-            raise click.ClickException(message) from None
+            raise CommandError(message) from None
         except DATABASE_ERRORS as error:
-            raise click.ClickException(describe_failure(error)) from None
+            raise CommandError(describe_failure(error)) from None
         if result:
             print_object(result)
 

@@ -1,11 +1,11 @@
 """SQLite and MySQL: connections, queries, locking and retries.
 
 Peewee opens a connection at a thread's first statement. ``db.atomic()`` is the
-transaction. What is retried:
+transaction. These are retried:
 
-- SQLite is locked: a statement outside a transaction, for 4 seconds.
-- The connection to MySQL was lost: a statement outside a transaction, once.
-- MySQL rolled a transaction back because of a conflict: all of it, for 4 seconds.
+- on SQLite, a statement outside a transaction, for 4 seconds while the file is locked;
+- on MySQL, a statement outside a transaction, once, if the connection was lost;
+- on MySQL, a whole transaction, for 4 seconds, if a conflict has rolled it back.
 
 Any other outage is raised, and the response to a request is 503.
 """
@@ -26,6 +26,8 @@ from config import DatabaseURL
 from outages import DATABASE_ERRORS, find_conflict
 from outages import is_outage as is_outage  # for programs that import it from here
 
+OUTAGES = DATABASE_ERRORS  # for these programs, too
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -41,8 +43,8 @@ def session_settings(statement_seconds: int) -> str:
 
     ``statement_seconds``: when the server ends a statement, or 0 for never.
     """
-    # wait_timeout: the server closes a connection after an idle minute, before a
-    # firewall silently drops it. Only MariaDB reads the first comment, and only MySQL
+    # wait_timeout: the server closes an idle connection, before a firewall silently
+    # drops it. Only MariaDB reads the first comment, and only MySQL
     # the second, which limits SELECT alone. Without a limit, a slow statement would go
     # on in the server after its 503.
     return f"""SET SESSION
@@ -55,21 +57,20 @@ def session_settings(statement_seconds: int) -> str:
         sql_select_limit = {2**64 - 1},
         innodb_lock_wait_timeout = {LOCK_SECONDS},
         lock_wait_timeout = {LOCK_SECONDS},
-        wait_timeout = 60
+        wait_timeout = {CONNECTION_SECONDS}
         /*M!100101 , tx_isolation = 'REPEATABLE-READ',
         max_statement_time = {statement_seconds} */
         /*!50720 , transaction_isolation = 'REPEATABLE-READ',
         max_execution_time = {statement_seconds * 1_000} */"""
 
 
-OUTAGES = DATABASE_ERRORS  # the name that programs import
 db: Any = peewee.DatabaseProxy()  # the database of the process
 
 
-class Connections(peewee.Database):
-    """A mixin for databases: how a thread's connection is opened, and when it's closed.
+class ConnectionMixin(peewee.Database):
+    """How a thread's connection is opened, and when it is closed.
 
-    A new connection calls ``prepare``, until one of these calls has succeeded.
+    ``prepare`` is called with each new connection, until it has succeeded once.
     """
 
     unlimited: dict[str, Any] = {}  # connect_params without a limit on statements
@@ -82,9 +83,11 @@ class Connections(peewee.Database):
         self.expired_at = 0.0  # time.monotonic() of the last expire()
 
     def connect(self, reuse_if_open: bool = False) -> bool:
-        """Connect as Peewee does, but without a lock: a server may hang."""
+        """Connect, and prepare the database if that hasn't been done yet."""
         if not self.is_closed():
             return super().connect(reuse_if_open)
+        # Peewee would open it while it holds a lock, so beside a server that hangs,
+        # each thread would wait for those before it. _connect() only hands it over.
         self.opened.connection = self.open_connection()
         self.opened.at = time.monotonic()
         try:
@@ -100,7 +103,7 @@ class Connections(peewee.Database):
     def open_connection(self) -> Any:
         return super()._connect()
 
-    def _connect(self) -> Any:  # Peewee calls this while it holds a lock
+    def _connect(self) -> Any:
         return self.opened.connection
 
     def discard(self) -> None:
@@ -115,20 +118,20 @@ class Connections(peewee.Database):
     def close_if_stale(self) -> None:
         """Close the thread's connection if it has expired, or is too old.
 
-        Its server may have become a replica, while the address is another server's.
+        After a failover, the old server may still respond, as a read-only replica.
         """
-        oldest = max(self.expired_at, time.monotonic() - CONNECTION_SECONDS)
-        if not self.is_closed() and self.opened.at < oldest:
+        cutoff = max(self.expired_at, time.monotonic() - CONNECTION_SECONDS)
+        if not self.is_closed() and self.opened.at < cutoff:
             self.discard()
 
     def lift_limits(self) -> None:
-        """Let statements take any time, if the server responds to a first one."""
+        """Let statements take any time, once the server has responded to one."""
         self.execute_sql("SELECT 1")
         self.close()
         self.connect_params.update(self.unlimited)
 
 
-class SQLite(Connections, peewee.SqliteDatabase):
+class SQLite(ConnectionMixin, peewee.SqliteDatabase):
     """SQLite in WAL mode, where a commit returns once it is on the disk."""
 
     readers = 2  # see turns.py
@@ -171,7 +174,7 @@ class SQLite(Connections, peewee.SqliteDatabase):
         a lock of seconds costs little CPU time.
         """
         deadline = time.monotonic() + LOCK_SECONDS
-        pause = 0.000_05
+        pause = 0.000_05  # seconds
         while True:
             try:
                 return super().execute_sql(sql, params)
@@ -184,7 +187,7 @@ class SQLite(Connections, peewee.SqliteDatabase):
             pause = min(pause * 1.02, 0.005)
 
 
-class MySQL(Connections, ReconnectMixin, peewee.MySQLDatabase):
+class MySQL(ConnectionMixin, ReconnectMixin, peewee.MySQLDatabase):
     """MySQL or MariaDB over PyMySQL.
 
     ReconnectMixin resends a statement if its connection was lost, unless a transaction
@@ -271,7 +274,7 @@ def built_once(builder: Callable[P, peewee.Query]) -> Callable[P, Any]:
 
     Peewee takes much longer to build a query than to execute it, so the function is
     called once for each choice of positional arguments and of keywords. It gets
-    placeholders as keyword arguments, so it can't test their values.
+    placeholders as keyword arguments, so it can test only whether one is given.
     """
 
     @wraps(builder)
@@ -291,8 +294,9 @@ def build(
 ) -> tuple[str, list[str]]:
     """Return a query's SQL for an engine, and the name of each parameter's value.
 
-    Each placeholder's value is its own name, so these are the parameters of the SQL.
-    Raises TypeError if the query has a value that is not one of the arguments.
+    Each placeholder's value is its own name, so these are the parameters of the SQL, as
+    in ("… WHERE appid = ? AND id < ?", ["appid", "position"]). Raises TypeError if the
+    query has a value that is not one of the arguments.
     """
     placeholders = {name: peewee.Value(name, converter=False) for name in names}
     sql, used_names = builder(*args, **placeholders).sql()

@@ -26,11 +26,14 @@ except SettingError as error:
     sys.exit(f"Error: {error}")
 workers = checked["WEB_CONCURRENCY"]
 PORT = os.environ.get("PORT")
-bind = f"{'0.0.0.0' if PORT else '127.0.0.1'}:{checked['PORT']}"
+host = "0.0.0.0" if PORT else "127.0.0.1"  # a platform sets PORT
+bind = f"{host}:{checked['PORT']}"
 forwarder_headers = ""  # a client's SCRIPT_NAME could get a path past a proxy
 # Nothing reads the scheme, and gunicorn would refuse two headers that differ.
 secure_scheme_headers: dict[str, str] = {}
-threads = max(128 // workers, 4)  # to wait for clients: turns.py has few run the app
+threads = max(
+    128 // workers, 4
+)  # these wait for clients; those of turns.py run the app
 graceful_timeout = 6  # seconds to finish what was accepted: some platforms wait 10
 keepalive = 130  # seconds: longer than routers keep idle connections (Caddy: 120)
 preload_app = True  # so that a bad setting prevents the start; it also saves memory
@@ -42,12 +45,13 @@ sendfile = False  # so that gunicorn counts the bytes it sends
 
 FIVE_SECONDS = struct.pack("ll", 5, 0)  # a struct timeval
 MAX_DRAIN = 16_000_000  # bytes
-# Beginnings of gunicorn's messages
+# gunicorn's messages that quote the request: how they begin
 QUOTING = (
     "Invalid request from ip",
     "Error handling request",
     "Ignored premature client disconnection.",
 )
+# Its messages when a connection failed, or a list broke off
 UNLOGGED = ("Socket error processing request.", "Error handling request")
 
 
@@ -94,17 +98,18 @@ class Worker(gthread.ThreadWorker):
         thread that accepts others, until the client has closed the connection. This
         thread waits and reads instead, so that no reset overtakes the response.
         """
-        for limit in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            conn.sock.setsockopt(socket.SOL_SOCKET, limit, FIVE_SECONDS)
-        is_kept = super().handle(conn)
-        if is_kept and not conn.initialized and not self.alive:
-            # Its request isn't there yet, and a worker that stops would close it.
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            conn.sock.setsockopt(socket.SOL_SOCKET, option, FIVE_SECONDS)
+        result = super().handle(conn)
+        if result and not conn.initialized and not self.alive:
+            # Deferred: no request has arrived yet. A worker that stops would close it.
             conn.data_ready = True
-            is_kept = super().handle(conn)
-        if not is_kept:
+            result = super().handle(conn)
+        if not result:
             close_graceful(conn.sock, max_drain=MAX_DRAIN)
-            raise ConnectionAbortedError  # so that gunicorn doesn't close it as well
-        return is_kept
+            # If this returned, gunicorn would close it again, fail, and count it twice.
+            raise ConnectionAbortedError
+        return result
 
 
 class LogfmtLogger(Logger):
@@ -148,15 +153,15 @@ class LogfmtLogger(Logger):
 def hide_request(record: LogRecord) -> bool:
     """Log the class of an error where gunicorn would quote the request, and a token.
 
-    Return whether the record is logged: not if a client stalled, or a list broke off,
-    which json_chunks() has logged.
+    Return whether the record is logged: not if a connection failed, for example because
+    its client stalled, or a list broke off, which json_chunks() has logged.
     """
     message = str(record.msg)
     if message in UNLOGGED:
         return False
     if message.startswith(QUOTING):
-        text = re.split(": | %s", message)[0]
-        record.msg = f"{text}: {type(sys.exception()).__name__}"
+        summary = re.split(": | %s", message)[0]
+        record.msg = f"{summary}: {type(sys.exception()).__name__}"
         record.args = ()
     return True
 
@@ -166,8 +171,10 @@ def quote_value(text: str) -> str:
     return quote(text or "-", "/:%,", "latin-1", "replace")
 
 
+# The settings that name the classes above
 worker_class = Worker
 # How many seconds a new connection has a thread before gunicorn only watches it: with
-# gunicorn's own 5 seconds, as many silent clients as threads stop a worker.
+# gunicorn's own 5 seconds, as many silent clients as threads stop a worker. It is also
+# how long gunicorn reads the rest of a body that is too large.
 gthread.DEFAULT_WORKER_DATA_TIMEOUT = 0.1
 logger_class = LogfmtLogger

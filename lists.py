@@ -6,7 +6,7 @@ list is a primary key: an accountid, or the id of a profile or a session.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, ClassVar
 
 import orjson
@@ -146,11 +146,6 @@ class Page(list[Resource]):
     def has_more(self) -> bool:
         return self.rest is not None
 
-    @property
-    def next_after(self) -> str | None:
-        """The parameter ``after`` of the page that follows, or None."""
-        return str(self.rest.position) if self.rest else None
-
 
 @dataclass
 class Paging:
@@ -175,8 +170,12 @@ def read_list(listing: AnyListing, paging: Paging) -> Page | None:
     Raises invalid-limit, invalid-offset or invalid-after.
     """
     if paging.all:
-        first = read_list(listing, Paging(limit=BATCH, after=paging.after))
-        return Page(chain.from_iterable(walk(first)), None) or None
+        page = read_list(listing, Paging(limit=BATCH, after=paging.after))
+        resources: list[Resource] = []
+        while page:
+            resources += page
+            page = read_page(page.rest, BATCH) if page.rest else None
+        return Page(resources, None) or None
     limit, offset = current_app.config["PAGE_SIZE"], 0
     if paging.limit is not None:
         limit = parse_number("limit", paging.limit)
@@ -188,13 +187,6 @@ def read_list(listing: AnyListing, paging: Paging) -> Page | None:
         listing = replace(listing, limited=True)
     maximum = BATCH if paging.limited else MAX_ROWS
     return read_page(listing, min(limit, maximum), offset) or None
-
-
-def walk(page: Page | None) -> Iterator[Page]:
-    """Yield a page and those that follow it, each read when it is needed."""
-    while page:
-        yield page
-        page = read_page(page.rest, BATCH) if page.rest else None
 
 
 def read_page(listing: AnyListing, limit: int, offset: int = 0) -> Page:
@@ -284,13 +276,8 @@ def select_newest(
     query = model.select().from_(table)
     query = query.where(is_in_scope(model, appid, accountid), model.id < position)
     if now is not None:
-        query = query.where(is_running(now))
+        query = query.where(Session.endedAt.is_null(), Session.expiresAt > now)
     return query.order_by(model.id.desc()).limit(limit).offset(offset)
-
-
-def is_running(now: str) -> peewee.Expression:
-    """Return the condition that a session has neither ended nor expired."""
-    return Session.endedAt.is_null() & (Session.expiresAt > now)
 
 
 @built_once
@@ -316,5 +303,5 @@ def select_by_email(
         .limit(limit)
         for column in EMAILS
     ]
-    either = by_contact_email | by_display_email
+    either = by_contact_email | by_display_email  # UNION
     return either.order_by(SQL("id DESC")).limit(limit)

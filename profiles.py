@@ -35,17 +35,16 @@ def update_profile(
     expected = [if_match] if isinstance(if_match, str) else if_match
     profile = get_own(Profile, caller, profileid, appid)
     values = load_profile(body, user_profile_fields, creating=False)
-    updated = None
-    if is_expected(profile, expected):
-        updated = replace_values(profile, values)
-    while not updated:
+    while True:
+        if is_expected(profile, expected):
+            updated = replace_values(profile, values)
+            if updated:
+                return Profile.to_resource(updated)
         # Another request has changed the profile, or a transaction of the caller's own
         # has read an older one: read it as it is committed.
         profile = get_own(Profile, caller, profileid, appid, for_update=True)
         if not is_expected(profile, expected):
             return require_values(profile, values)
-        updated = replace_values(profile, values)
-    return Profile.to_resource(updated)
 
 
 def is_expected(profile: Row, expected: list[str] | None) -> bool:

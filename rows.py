@@ -166,7 +166,9 @@ def insert(model: ModelType, row: Row, *, tries: int = INSERT_TRIES) -> Created:
         # As it is committed: a transaction of the caller's own may read older rows.
         existing = find_row(model, row[model.KEY], for_update=True)
         if existing:
-            is_new = was_sent_again(row, existing)
+            # Peewee sends an INSERT again if its connection was lost, but not in a
+            # transaction, in which accounts are stored, which have no id.
+            is_new = model is not Account and existing["id"] == row["id"]
             return Created(model.to_resource(existing), is_new=is_new)
         if model is not Account:  # its account may just have been deleted
             get_row(Account, row["accountid"], row["appid"], for_update=True)
@@ -180,12 +182,3 @@ def insert(model: ModelType, row: Row, *, tries: int = INSERT_TRIES) -> Created:
 @built_once
 def insert_row(model: ModelType, /, **row: str | int | bool | None) -> peewee.Query:
     return model.insert(row)
-
-
-def was_sent_again(row: Row, existing: Row) -> bool:
-    """Return whether an INSERT failed because it had already stored its row.
-
-    If the connection is lost, Peewee sends a statement again, but not in a transaction,
-    in which accounts are stored, which have no id.
-    """
-    return "id" in row and existing["id"] == row["id"]

@@ -69,9 +69,8 @@ def create_session(
     session = rows.new_row(Session, values)
     session["lastVerifiedAt"] = session["createdAt"]
     # After the clock was set back, createdAt is in the future.
-    session["expiresAt"] = timestamp(
-        min(session["id"], time.time_ns()) + seconds * 10**9
-    )
+    started_at = min(session["id"], time.time_ns())
+    session["expiresAt"] = timestamp(started_at + seconds * 10**9)
     return {"token": token, **rows.insert(Session, session)}
 
 
@@ -175,7 +174,9 @@ def end_all_sessions(caller: Caller, *, appid: str | None = None) -> Resource:
         Account.appid == appid, ~Account.administrator
     )
     is_ordinary = (Session.appid == appid) & Session.accountid.in_(ordinary)
-    count = sum(map(mark_as_ended, batches(is_ordinary & Session.endedAt.is_null())))
+    count = 0
+    for is_in_batch in batches(is_ordinary & Session.endedAt.is_null()):
+        count += mark_as_ended(is_in_batch)
     return {"object": "end", "count": count}
 
 

@@ -1,13 +1,13 @@
-"""WSGI middleware: receives the body of a request, and then has a thread run the app.
+"""WSGI middleware: a request waits its turn for one of few threads that run the app.
 
-- Many threads of a server wait for clients, but few run the app. These get a request
-  when its body is complete, so a slow client occupies none of them.
+- Many threads of a server wait for clients. A request gets its turn when its body is
+  complete, so a slow client occupies none of the few.
 - Requests that may write have threads of their own, so one that only reads never waits
   behind one that waits for a lock. So have deletions of accounts, which can be large.
 - Each of these threads keeps a connection to the database, so a process has few.
 
-If more threads ran the app, they would contend for the GIL: 64 serve lists at half the
-rate, unless their worker is pinned to a core.
+If more threads ran the app, there would be more connections. And where a worker isn't
+pinned to a core, they would contend for the GIL: 64 serve lists at half the rate.
 """
 
 import os
@@ -30,34 +30,36 @@ os.register_at_fork(after_in_child=executors.clear)
 
 
 def submit(name: str, function: Callable[..., Any], *args: Any) -> Future[Any]:
-    """Let one of the ``readers``, ``writers`` or ``deleters`` call a function.
+    """Submit a call to the executor ``readers``, ``writers`` or ``deleters``.
 
-    It has the context variables of this thread, such as those of a host program.
+    It runs in a copy of this thread's context, as of a host program that traces it.
     """
-    executor = executors.get(name)
-    if not executor:  # setdefault(), because another thread may have just added it
+    run = copy_context().run
+
+    def call() -> Any:
+        db.close_if_stale()
+        return run(function, *args)
+
+    if name not in executors:
         executor = ThreadPoolExecutor(getattr(db, name), name)
-        executor = executors.setdefault(name, executor)
+        executors.setdefault(name, executor)  # another thread may have just added one
     try:
-        return executor.submit(copy_context().run, call, function, *args)
-    except RuntimeError:  # the process is about to end, so executors take no calls
-        done: Future[Any] = Future()
-        done.set_result(call(function, *args))
-        return done
-
-
-def call(function: Callable[..., Any], *args: Any) -> Any:
-    """Call a function in a thread whose connection isn't too old."""
-    db.close_if_stale()
-    return function(*args)
+        return executors[name].submit(call)
+    except RuntimeError as error:
+        if "shutdown" not in str(error):
+            raise  # no thread can be started, but the call waits for one that runs
+    done: Future[Any] = Future()
+    done.set_result(call())  # here, because the process is about to end
+    return done
 
 
 class TurnMiddleware:
-    """Receives the body of a request, and then has a thread run the app.
+    """Receives the body of a request, and then submits a call of the app.
 
     The environ then has ``profiles.body``, as receive_body() returns it. If no thread
-    is free within WAIT_SECONDS, it has these as ``profiles.waited``, too, and the app
-    refuses the request. ``/live`` needs no such thread, because it uses no database.
+    is free within WAIT_SECONDS, ``profiles.waited`` is set to these, and the app
+    refuses the request. ``/live`` runs in the server's own thread, because it uses no
+    database.
     """
 
     def __init__(self, wsgi: Callable[..., Iterable[bytes]], max_body: int) -> None:
@@ -68,19 +70,19 @@ class TurnMiddleware:
         environ["profiles.body"] = receive_body(environ, self.max_body)
         if environ["PATH_INFO"] == "/live":
             return self.wsgi(environ, start_response)
-        name = choose_threads(environ)
-        response = submit(name, self.wsgi, environ, start_response)
+        name = choose_executor(environ)
+        future = submit(name, self.wsgi, environ, start_response)
         try:
-            return response.result(WAIT_SECONDS)
+            return future.result(WAIT_SECONDS)
         except TimeoutError:
-            if not response.cancel():  # a thread runs the app
-                return response.result()
+            if not future.cancel():  # a thread runs the app
+                return future.result()
         environ["profiles.waited"] = WAIT_SECONDS
         return self.wsgi(environ, start_response)
 
 
-def choose_threads(environ: dict[str, Any]) -> str:
-    """Return the name of the threads that run the app for a request."""
+def choose_executor(environ: dict[str, Any]) -> str:
+    """Return the name of the executor that runs the app for a request."""
     if environ["PATH_INFO"] == DELETION:
         return "deleters"
     is_read = environ["REQUEST_METHOD"] in ("GET", "HEAD")
@@ -106,6 +108,10 @@ def read_in_turns(iterator: Iterator[bytes]) -> Iterator[bytes]:
 
     So other requests are served between two items, and while a client reads one.
     """
-    # Copied now, because the context of the request is gone when an item is asked for.
+    # Copied now: the request's context is gone when the server asks for an item.
     run = copy_context().run
-    return iter(lambda: submit("readers", run, next, iterator, None).result(), None)
+
+    def read_next() -> bytes | None:
+        return submit("readers", run, next, iterator, None).result()
+
+    return iter(read_next, None)

@@ -210,7 +210,7 @@ export class Service {
         if (waits.length > 0 && /^\d+$/.test(error.retryAfter)) {
           waits[0] = Number(error.retryAfter);
         }
-        const [wait = Infinity] = waits;
+        const wait = waits[0] ?? Infinity;
         if (performance.now() + 1000 * wait >= deadline) {
           throw failure;
         }

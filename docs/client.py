@@ -39,7 +39,7 @@ import socket
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field
 from functools import cache
 from hashlib import sha256
@@ -358,9 +358,11 @@ class Service:
             detail = f"{origin}, {describe_cause(error)}"
             # "from None", because the error's own text may contain the token.
             raise ServiceError("no-answer", None, request_id, detail=detail) from None
-        content: Any = None
-        with suppress(ValueError):  # if it is not JSON
-            content = response.json()
+        try:
+            content: Any = response.json()
+        except ValueError:  # it is not JSON
+            content = None
+        else:
             if response.status_code in (200, 201):
                 return response
         if not isinstance(content, dict) or content.get("object") != "error":
