@@ -16,6 +16,7 @@ import accounts
 import profiles
 import sessions
 from callers import SessionCaller, find_caller, resolve_appid
+from database import db
 from errors import ServiceError
 from formats import is_identifier
 from lists import BATCH, Page, read_page
@@ -326,8 +327,10 @@ def json_chunks(page: Page | None) -> Iterator[bytes]:
             page = read_page(rest, BATCH) if rest else None
             separator = b","
     except Exception as error:
-        code = "database-unavailable" if is_outage(error) else "internal-error"
-        request.environ["profiles.code"] = code
+        request.environ["profiles.code"] = "internal-error"
+        if is_outage(error):
+            request.environ["profiles.code"] = "database-unavailable"
+            db.expire()
         log_error(current_app.logger, error)
         raise redact(error) from None  # the server cuts the connection
     yield b"]\n"

@@ -71,6 +71,8 @@ def connect(*, creates_database: bool) -> None:
     if is_missing and not creates_database:
         reason = "no such file; check DATABASE_URL, or run flask init-db"
         raise CommandError(f"{db.database}: {reason}")
+    if not creates_database:
+        db.obj.prepare = None  # which would create tables in the wrong database
     db.lift_limits()  # the first connection also creates the tables
     if is_missing:
         click.echo(f"Created a new database, {db.database}", err=True)

@@ -154,6 +154,10 @@ class SQLite(ConnectionMixin, peewee.SqliteDatabase):
             Path(self.database).resolve().touch(0o600, exist_ok=False)
         return super().open_connection()
 
+    def get_tables(self, schema: str | None = None) -> list[str]:
+        """Return the names of the tables in lower case, because SQLite ignores it."""
+        return [name.lower() for name in super().get_tables(schema)]
+
     def force_index(self, model: type[peewee.Model], index: str) -> Any:
         """Return what to select from: SQLite itself chooses the right index."""
         return model

@@ -31,9 +31,7 @@ bind = f"{host}:{checked['PORT']}"
 forwarder_headers = ""  # a client's SCRIPT_NAME could get a path past a proxy
 # Nothing reads the scheme, and gunicorn would refuse two headers that differ.
 secure_scheme_headers: dict[str, str] = {}
-threads = max(
-    128 // workers, 4
-)  # these wait for clients; those of turns.py run the app
+threads = max(128 // workers, 4)  # they wait for clients; turns.py has others
 graceful_timeout = 6  # seconds to finish what was accepted: some platforms wait 10
 keepalive = 130  # seconds: longer than routers keep idle connections (Caddy: 120)
 preload_app = True  # so that a bad setting prevents the start; it also saves memory

@@ -224,7 +224,7 @@ def create_tables(database: Engine) -> None:
     e-mail columns are added only if a table was missing, because that takes seconds for
     a million rows: ``flask init-db`` adds them to a table of version 3.2.
     """
-    existing = database.get_tables()
+    existing = [*database.get_tables(), *(view.name for view in database.get_views())]
     missing = [model for model in MODELS if model._meta.table_name not in existing]
     for model in MODELS:
         if model not in missing:

@@ -240,7 +240,7 @@ export class Service {
       text = await response.text();
     } catch (error) {
       if (error.name !== "TypeError" && error.name !== "TimeoutError") {
-        throw error; // of a framework, which renders the page for each request
+        throw error; // a framework's control flow, such as that of Next.js
       }
       if (error.cause?.message === "bad port") {
         const [shownName] = this.findSetting("url");

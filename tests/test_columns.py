@@ -127,11 +127,19 @@ def test_what_another_process_adds_at_the_same_moment(
 
 
 @pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("kind", ["table", "view", "table in capitals"])
 def test_a_table_of_another_program_is_left_as_it_is(
-    database_url, make_app, caplog, name
+    database_url, make_app, caplog, name, kind
 ):
     """Neither a start nor a command adds a column to it, or another table."""
-    execute(database_url, f"CREATE TABLE {name} (id BIGINT PRIMARY KEY, note TEXT)")
+    other_name = name
+    if kind == "table in capitals" and database_url.startswith("sqlite"):
+        other_name = name.upper()  # on MySQL, this could be another table
+    execute(database_url, f"CREATE TABLE x_{other_name} (id BIGINT, note TEXT)")
+    if kind == "view":
+        execute(database_url, f"CREATE VIEW {name} AS SELECT * FROM x_{name}")
+    else:
+        execute(database_url, f"ALTER TABLE x_{other_name} RENAME TO {other_name}")
     app = make_app(DATABASE_URL=database_url)
     key = "accountid" if name == "account" else f"{name}id"
     reason = f"OperationalError 1054: the table {name} has no column {key}"

@@ -545,6 +545,20 @@ def test_a_copy_has_every_value_of_every_column(invoke, source, target):
     assert stored(target) == source
 
 
+def test_a_copy_of_a_database_without_tables_fails(
+    empty_database_url, make_app, monkeypatch, tmp_path
+):
+    """It may be the wrong one, so only commands that create something add tables."""
+    monkeypatch.setenv("FLASK_RUN_FROM_CLI", "true")
+    execute(empty_database_url, "CREATE TABLE users (id INTEGER)")
+    invoke = make_app(DATABASE_URL=empty_database_url).test_cli_runner().invoke
+    done = invoke(args=["copy-database", f"sqlite:///{tmp_path}/copy.db"])
+    assert done.exit_code == 1
+    assert re.match("Error: database-unavailable: .*(no such table|1146)", done.stderr)
+    assert db.get_tables() == ["users"]
+    assert not (tmp_path / "copy.db").exists()
+
+
 @on_sqlite
 @pytest.mark.parametrize("target", ["mysql"], indirect=True)
 def test_a_copy_waits_for_a_slow_target(flask, target, monkeypatch):

@@ -571,6 +571,7 @@ def test_all_whose_rows_cannot_be_read(
     with pytest.raises(error):
         next(parts)
     assert environ["profiles.code"] == code
+    assert (db.expired_at > 0) == (code == "database-unavailable")
     assert len(caplog.records) == 1
     assert ("Traceback" in caplog.text) == (code == "internal-error")
     assert ("5ec4e7" in caplog.text) == (error is OSError)

@@ -121,6 +121,25 @@ def test_what_is_asked_for_while_the_process_ends_gets_a_response(user):
     executors.clear()
 
 
+def test_a_call_for_which_no_thread_can_be_started_is_made_at_most_once(
+    app, monkeypatch
+):
+    """The system may allow no more. The executor keeps the call for later."""
+    executors.clear()
+    calls = []
+
+    def fail(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Thread, "start", fail)
+        with pytest.raises(RuntimeError, match="can't start"):
+            submit("writers", calls.append, "first")
+    submit("writers", calls.append, "second").result()
+    assert calls == ["first", "second"]
+    executors.clear()  # this one has lost count of its idle threads
+
+
 def test_the_app_has_the_context_of_its_caller(app):
     """Such as the request that a host program traces."""
     variable = ContextVar("variable")
