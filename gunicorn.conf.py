@@ -99,15 +99,22 @@ class Worker(gthread.ThreadWorker):
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             conn.sock.setsockopt(socket.SOL_SOCKET, option, FIVE_SECONDS)
         result = super().handle(conn)
-        if result and not conn.initialized and not self.alive:
-            # Deferred: no request has arrived yet. A worker that stops would close it.
-            conn.data_ready = True
-            result = super().handle(conn)
         if not result:
             close_graceful(conn.sock, max_drain=MAX_DRAIN)
             # If this returned, gunicorn would close it again, fail, and count it twice.
             raise ConnectionAbortedError
         return result
+
+    def finish_request(self, conn: Any, fs: Any) -> None:
+        """Let a worker that stops wait for the first request of a connection.
+
+        gunicorn would close a connection whose request hasn't arrived yet.
+        """
+        if self.alive or conn.initialized or fs.exception():
+            super().finish_request(conn, fs)
+        else:
+            conn.data_ready = True  # so that handle() waits for the request
+            self.enqueue_req(conn)
 
 
 class LogfmtLogger(Logger):
