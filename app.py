@@ -19,7 +19,7 @@ from werkzeug.exceptions import HTTPException, NotFound
 import config
 from blueprints import BLUEPRINTS
 from commands import commands
-from database import db, init_database
+from database import SQLite, db, init_database
 from errors import HTTP_CODES, ServiceError, as_line
 from models import create_tables
 from openapi import description, docs, read_documents
@@ -132,6 +132,8 @@ def database_error(error: Exception) -> ResponseReturnValue:
         raise redact(error) from None
     log_error(current_app.logger, error)
     db.expire()  # an old connection may stay read-only
+    if isinstance(db.obj, SQLite):  # so may a new one beside it: end all threads
+        executors.clear()
     return service_error(ServiceError("database-unavailable"))
 
 
