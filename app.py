@@ -24,7 +24,7 @@ from errors import HTTP_CODES, ServiceError, as_line
 from models import create_tables
 from openapi import description, docs, read_documents
 from outages import DATABASE_ERRORS, is_outage, log_error, redact
-from turns import TurnMiddleware, executors
+from turns import TurnMiddleware, end_threads
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -56,8 +56,8 @@ def create_app(overrides: dict[str, Any] | None = None) -> Flask:
         app.register_error_handler(error_type, database_error)
     with app.app_context():
         app.extensions["documents"] = read_documents()
+    end_threads()  # those of an earlier app
     init_database(checked["DATABASE_URL"], create_tables)
-    executors.clear()  # those of an earlier app, whose threads then end
     if "FLASK_RUN_FROM_CLI" not in os.environ:  # a command of flask may not need it
         try:
             with closing(db):  # no connection may survive into forked processes
@@ -133,7 +133,7 @@ def database_error(error: Exception) -> ResponseReturnValue:
     log_error(current_app.logger, error)
     db.expire()  # an old connection may stay read-only
     if isinstance(db.obj, SQLite):  # so may a new one beside it: end all threads
-        executors.clear()
+        end_threads()
     return service_error(ServiceError("database-unavailable"))
 
 

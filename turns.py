@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
+from threading import Barrier
 from typing import Any
 
 from werkzeug.wsgi import get_content_length, get_input_stream
@@ -51,6 +52,22 @@ def submit(name: str, function: Callable[..., Any], *args: Any) -> Future[Any]:
     done: Future[Any] = Future()
     done.set_result(call())  # here, because the process is about to end
     return done
+
+
+def end_threads() -> None:
+    """End all threads after their calls. Each closes its connection before."""
+    database = db.obj
+    for name in list(executors):
+        executor = executors.pop(name)  # its threads end once it is gone
+        size = getattr(database, name)
+        barrier = Barrier(size)  # so that each thread gets one of the calls
+
+        def close(barrier: Barrier = barrier) -> None:
+            barrier.wait()
+            database.discard()
+
+        for _ in range(size):
+            executor.submit(close)
 
 
 class TurnMiddleware:
