@@ -1,4 +1,4 @@
-/* A client for Profiles 6.1.0 in JavaScript. Copy it into your product and
+/* A client for Profiles 6.2.0 in JavaScript. Copy it into your product and
 adapt it; for TypeScript, copy client.d.mts, too. It needs Node 20 or newer.
 
 By default, it reads these environment variables, of which the first two are

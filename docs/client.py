@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 else:  # for typing.get_type_hints(); Python 3.10 has no Unpack, but anything will do
     Unpack = getattr(typing, "Unpack", list)
 
-__version__ = "6.1.0"  # of the service that this file comes with
+__version__ = "6.2.0"  # of the service that this file comes with
 
 DURATION = 2_592_000  # seconds that a user's session lasts: 30 days
 WAITS = (0, 1, 2, 4)  # seconds before each retry, if the response has no Retry-After
